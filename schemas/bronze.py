@@ -233,6 +233,12 @@ CONNECTIONS = Table(
         ),
         Column("client_missing_bytes", BIGINT, "of missing_bytes, those that the client sent"),
         Column("server_missing_bytes", BIGINT, "of missing_bytes, those that the server sent"),
+        Column(
+            "association_joined",
+            BOOLEAN,
+            "whether the bind asked to join an association group that another connection began (an id other than 0);"
+            " null where no bind was captured",
+        ),
         *run_columns("bronze", "first_packet_at"),
     ),
 )

@@ -48,7 +48,9 @@ from pipeline.attempts.changed_rows import (
     FeedRow,
     InputChanges,
     connections_before_change,
+    existed_in,
     sql_values,
+    times_without_bind,
 )
 from pipeline.attempts.ongoing_associations import OngoingAssociations, find_ongoing
 from pipeline.attempts.server_openings import OPENING_CALLS
@@ -141,12 +143,16 @@ def find_recompute_scope(
         return None
     moved = chain.from_iterable(changed.connections_with_other_groups().values())
     wide = {tuple(row[name] for name in GROUP_COLUMNS) for row in moved if not row["added"]}
-    without_bind = changed.times_without_bind()
+    without_bind = times_without_bind(changed.connections)
     found = _read_group_connections(lake, connections, names, wide, without_bind)
     if found is None:
         return None
     rows = found.to_pylist()
-    met = {c["connection_id"] for c in rows if _overlaps(c, without_bind.get((c["server"], c["client"]), ()))}
+    met = {
+        c["connection_id"]
+        for c in rows
+        if existed_in(without_bind.get((c["server"], c["client"]), ()), c["first_packet_at"], c["closed_at"])
+    }
     names |= met
     names |= _associated_connections(rows, names, wide)
     days = _days_of_spans((c["first_packet_at"], c["last_packet_at"]) for c in rows if c["connection_id"] in names)
@@ -388,12 +394,6 @@ def _read_group_connections(
             pa.bool_(),
         )
     )
-
-
-def _overlaps(connection: Mapping[str, Any], spans: Iterable[tuple[int, int]]) -> bool:
-    """Whether a connection existed in one of the time spans; one without a captured end still exists."""
-    begun, ended = connection["first_packet_at"], connection["closed_at"]
-    return any((ended is None or first <= ended) and last >= begun for first, last in spans)
 
 
 def _associated_connections(

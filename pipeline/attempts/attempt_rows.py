@@ -69,7 +69,7 @@ DISTINCT_TEXTS: Final = ("call_key", "message_key")
 """The texts of which each call has one of its own."""
 CONNECTION_FIELDS: Final = (
     "connection_id", "client_address", "first_packet_at", "last_packet_at", "closed_at", "association_group_id",
-    "syn_seen", "server_bytes", "missing_bytes", "closed_by", "uncaptured_side",
+    "association_joined", "syn_seen", "server_bytes", "missing_bytes", "closed_by", "uncaptured_side",
 )  # fmt: skip
 IS_RPC_CONNECTION_SQL: Final = "kind = 'rpc' AND not_established IS NULL"  # others carried nothing
 CONNECTION_DEFAULTS: Final[dict[str, Any]] = {"syn_seen": False, "server_bytes": 0, "missing_bytes": 0}

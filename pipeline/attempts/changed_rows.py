@@ -97,7 +97,14 @@ CHANGED_CLIENT_CALLS_QUERY: Final = (
 
 ASSOCIATION_GROUP_SQL: Final = "CASE WHEN association_group_id <> 0 THEN CAST(association_group_id AS string) END"
 """The association group of a connection as text; null without one."""
-WITHOUT_BIND_SQL: Final = f"NOT coalesce(syn_seen, FALSE) AND {ASSOCIATION_GROUP_SQL} IS NULL"
+# The beginning or the end of a connection has no time, or one direction was not captured (``RpcConnection.of``).
+_LOST_IN_PART: Final = (
+    "(first_packet_at IS NULL OR (closed_by IS NOT NULL AND closed_at IS NULL) OR uncaptured_side IS NOT NULL)"
+)
+WITHOUT_BIND_SQL: Final = (
+    f"(NOT coalesce(syn_seen, FALSE) OR coalesce(missing_bytes, 0) > 0 OR {_LOST_IN_PART})"
+    f" AND {ASSOCIATION_GROUP_SQL} IS NULL"
+)
 """Whether a connection is without bind (``RpcConnection.is_without_bind``)."""
 
 # The group of an RPC connection: server, client, and association group (the connection itself without one); and
@@ -108,11 +115,6 @@ _GROUP_COLUMNS: Final = (
     *(f"coalesce(unix_micros({name}), 0) AS {name}" for name in _TIMES[:2]), "unix_micros(closed_at) AS closed_at",
     f"{WITHOUT_BIND_SQL} AS without_bind",
 )  # fmt: skip
-
-# The beginning or the end of a connection has no time, or one direction was not captured (``RpcConnection.of``).
-_LOST_IN_PART: Final = (
-    "first_packet_at IS NULL OR (closed_by IS NOT NULL AND closed_at IS NULL) OR uncaptured_side IS NOT NULL"
-)
 
 _CONNECTION_COLUMNS: Final = (
     *(name for name in CONNECTION_FIELDS if name not in (*_TIMES, "missing_bytes")),
@@ -204,14 +206,6 @@ class InputChanges:
         before = connections_before_change(self.connections)
         return {name for name in connections_with_other_claims(self.claims) if before.get(name, ()) is not None}
 
-    def times_without_bind(self) -> dict[tuple[str, str], list[tuple[int, int]]]:
-        """Return when changed connections that are or were without bind existed, by server and client, microseconds."""
-        found: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-        for row in self.connections:
-            if row["without_bind"]:
-                found[row["server"], row["client"]].append((row["first_packet_at"], row["last_packet_at"]))
-        return found
-
     def keys_published_on(self, connections: Container[str]) -> list[dict[str, Any]]:
         """Return the rows of ``published_keys`` of calls on some connections."""
         rows = [] if self.published_keys is None else self.published_keys.to_pylist()
@@ -229,6 +223,23 @@ class InputChanges:
         ]
         before = [(server, time) for server, time in at if server in numbered and time <= numbered[server]]
         return ({server for server, _ in before}, min(time for _, time in before)) if before else None
+
+
+def times_without_bind(images: Iterable[FeedRow]) -> dict[tuple[str, str], list[tuple[int, int]]]:
+    """Return when changed connections that are or were without bind existed, by server and client, microseconds.
+
+    ``images`` are those of ``CHANGED_CONNECTIONS_QUERY``.
+    """
+    found: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    for row in images:
+        if row["without_bind"]:
+            found[row["server"], row["client"]].append((row["first_packet_at"], row["last_packet_at"]))
+    return found
+
+
+def existed_in(spans: Iterable[tuple[int, int]], begun: int, ended: int | None) -> bool:
+    """Whether a connection existed in one of some time spans; one without a captured end still exists."""
+    return any((ended is None or first <= ended) and last >= begun for first, last in spans)
 
 
 def connections_before_change(images: Iterable[FeedRow]) -> dict[str, FeedRow | None]:

@@ -58,7 +58,14 @@ def _members(connections: Mapping[str, RpcConnection]) -> dict[ClientAssociation
 def _is_unchanged(was: RpcConnection, now: RpcConnection) -> bool:
     """Whether a connection is unchanged in what attempts depend on, apart from its end."""
     facts = (
-        (c.first_packet_at, c.association_group_id, c.syn_seen, bool(c.missing_bytes), c.uncaptured_side)
+        (
+            c.first_packet_at,
+            c.association_group_id,
+            bool(c.association_joined),
+            c.syn_seen,
+            bool(c.missing_bytes),
+            c.uncaptured_side,
+        )
         for c in (was, now)
     )
     return next(facts) == next(facts)

@@ -18,7 +18,9 @@ from pipeline.lake.queries.inputs import GroupedQuery
 from schemas.attempts import QUEUE_OPENS
 from schemas.table import EVENT_DATE, Table
 
-_LIFE: Final = (*GROUP_COLUMNS, "first_packet_at", "closed_at", "syn_seen", "uncaptured_side")
+_LIFE: Final = (
+    *GROUP_COLUMNS, "first_packet_at", "closed_at", "association_joined", "syn_seen", "uncaptured_side", "without_bind",
+)  # fmt: skip
 
 
 def changed_servers_query(table: Table) -> str:

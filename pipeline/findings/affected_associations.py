@@ -17,7 +17,7 @@ from pipeline.arrow_rows import is_in, times_to_us
 from pipeline.attempts.affected_scope import MIN_CALLS_FOR_KEYS, select_ongoing
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL
 from pipeline.attempts.calls.decoded_call import CLOCK_TOLERANCE_US
-from pipeline.attempts.changed_rows import connections_before_change
+from pipeline.attempts.changed_rows import connections_before_change, existed_in, times_without_bind
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE
 from pipeline.findings.changed_calls import ChangedCalls
 from pipeline.findings.columns.captured_rows import iter_rows
@@ -124,6 +124,18 @@ class AffectedAssociations:
             return findings.slice(0, 0)
         changed = pc.is_in(findings["call_key"], self.calls.rows["call_key"].combine_chunks())
         return findings.filter(pc.and_(is_in(findings, "rule_id", single_call_rules()), pc.invert(changed)))
+
+    def add_met_without_bind(self, connections: pa.Table) -> None:
+        """Add those that existed with a changed one of their client that is or was without bind."""
+        spans = times_without_bind(self.connection_images or ())
+        if spans:
+            of = [connections[name].to_pylist() for name in ("connection_id", "server_address", "client_address")]
+            times = [times_to_us(connections[name]).to_pylist() for name in ("first_packet_at", "closed_at")]
+            self.connections |= {
+                name
+                for name, server, client, begun, ended in zip(*of, *times, strict=True)
+                if existed_in(spans.get((server or "", client or ""), ()), begun, ended)
+            }
 
     def add_groups(self, connections: pa.Table) -> None:
         """Add all connections of the association groups of those that are affected."""

@@ -17,7 +17,7 @@ from pipeline.arrow_rows import epoch_day, rows_to_table
 from pipeline.attempts.calls.associations import ClientAssociation, RpcConnection, group_into_associations
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
 from pipeline.findings.columns.call_columns import AssociationCallColumns
-from pipeline.findings.columns.call_history import CapturedCall, ServerHistory
+from pipeline.findings.columns.call_history import CapturedCall, ServerHistory, has_losses
 from pipeline.findings.columns.captured_rows import captured_calls, iter_rows
 from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.find_violations import Association, find_violations
@@ -73,7 +73,7 @@ EVALUATED_MESSAGE_COLUMNS: Final = (
 )  # fmt: skip
 EVALUATED_CONNECTION_COLUMNS: Final = (
     "connection_id", "client_address", "server_address", "first_packet_at", "last_packet_at", "closed_at", "closed_by",
-    "association_group_id", "syn_seen", "missing_bytes",
+    "association_group_id", "association_joined", "syn_seen", "missing_bytes",
 )  # fmt: skip
 BIND_COLUMNS: Final = (
     "connection_id", "server_address", "context_id", "interface_name", "transfer_syntaxes_offered", "transfer_syntax",
@@ -138,8 +138,9 @@ def _server_context(
     by_association: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in connections:
         by_association[associations[row["connection_id"]].name].append(row)
+    by_name = {association.name: association for association in associations.values()}
     lossless_until = {
-        name: 0 if any(row["missing_bytes"] for row in rows) else max(row["last_packet_at"] for row in rows)
+        name: 0 if has_losses(rows, by_name[name]) else max(row["last_packet_at"] for row in rows)
         for name, rows in by_association.items()
     }
     history = ServerHistory(opening_calls, associations, lossless_until)
@@ -184,7 +185,8 @@ def _complete_connection_row(row: dict[str, Any]) -> dict[str, Any]:
 def _to_connection(row: Mapping[str, Any]) -> RpcConnection:
     return RpcConnection(
         row["connection_id"], row["client_address"], row["first_packet_at"], row["last_packet_at"], row["closed_at"],
-        row["association_group_id"], row["syn_seen"],
+        row["association_group_id"], row["syn_seen"], missing_bytes=row["missing_bytes"] or 0,
+        association_joined=row["association_joined"],
     )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Queries that read the input of the rules on calls by slices of servers, which are evaluated apart.
 
 A slice has whole associations (``pipeline.attempts.server_slices``), and of all others of its server what opens and
-closes queues there, with the connections of these associations. Rules on a server as a whole are evaluated in its
-first slice.
+closes queues there, with the connections of these associations, and the connections without bind. Rules on a server as
+a whole are evaluated in its first slice.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pipeline.attempts.attempt_rows import IS_RPC_CONNECTION_SQL
+from pipeline.attempts.changed_rows import WITHOUT_BIND_SQL
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE
 from pipeline.attempts.server_slices import CONVERSATION_SQL, SLICE_SQL, slice_digits
 from pipeline.findings.inputs import MESSAGE_INPUT, RPC_CONNECTION_INPUT, InputQuery
@@ -28,7 +29,7 @@ IS_FIRST: Final = "is_first"
 _IS_OPENING: Final = f"coalesce({IS_OPEN_OR_CLOSE}, FALSE)"
 _SLICES: Final = f"""
 slices AS (
-  SELECT connection_id, server_address, conversation, {SLICE_SQL} AS slice
+  SELECT connection_id, server_address, conversation, {SLICE_SQL} AS slice, {WITHOUT_BIND_SQL} AS without_bind
   FROM (SELECT *, {CONVERSATION_SQL} AS conversation FROM {{{{connections}}}} WHERE {IS_RPC_CONNECTION_SQL})
 ), places AS (
   SELECT server_address, slice, min(slice) OVER (PARTITION BY server_address) AS first
@@ -69,7 +70,7 @@ UNION ALL
 SELECT found.*, places.slice, FALSE AS {IS_OWN}, places.slice = places.first AS {IS_FIRST}
 FROM found JOIN slices ON slices.connection_id = found.connection_id
 JOIN places ON places.server_address IS NOT DISTINCT FROM found.server_address AND places.slice <> slices.slice
-WHERE slices.conversation IN (SELECT conversation FROM opening)"""
+WHERE slices.without_bind OR slices.conversation IN (SELECT conversation FROM opening)"""
 _WHOLE_CONNECTIONS: Final = f"""
 SELECT {{columns}}, '' AS slice, TRUE AS {IS_OWN}, TRUE AS {IS_FIRST} FROM {{{{connections}}}} WHERE {{where}}"""
 _CALLS: Final = "SELECT server_address, count(*) AS calls FROM {calls} GROUP BY server_address"

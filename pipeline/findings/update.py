@@ -223,6 +223,7 @@ class _FindingsUpdate:
             of_servers = "server_address IN {servers}"
             connections = RPC_CONNECTION_INPUT.read_rows(lake, of_servers, servers=affected.servers)
             self._add_dependents(affected, connections)
+            affected.add_met_without_bind(connections)
             affected.add_groups(connections)
             servers = ServersInput.read(lake, connections, affected.servers)
             lookback = self._look_back(affected, servers)

@@ -20,6 +20,8 @@ The rules, from [MS-MQDMPR] 3.1.7.1 (the fact sheet on RPC interfaces, 4.2 to 4.
 * A move answered with MQ_OK shows that the message was in the queue until then. After any other acknowledgement than in
   a transaction the move is of another message. A move back under the same identifier leaves the message in the queue. A
   purge deletes the messages in the queue, and those that a reader holds as soon as they are given back.
+* A read at an unknown queue may have been at the message's own queue, before or after the others. It is a message of
+  its own, and neither fate is certain (``queue_unknown``).
 
 Times are microseconds since the epoch (UTC). Where captures have several clocks, or one that was set, events are in the
 order of their times less what these clocks are ahead.
@@ -90,6 +92,7 @@ class ReadAttempt(NamedTuple):
     started_ahead_us: int = 0
     returned_ahead_us: int = 0
     ended_ahead_us: int = 0
+    read_at_unknown_queue: bool = False  # its message may be one of which another read is at an unknown queue
 
     @property
     def counts_as_receive(self) -> bool:
@@ -182,8 +185,9 @@ class MessageHistory:
     ``receives`` are in the order of handouts. ``removal`` is the move or purge that took the message away after the
     last one; ``move_back`` the move that brought it back, if that came last. ``unconfirmed_removals`` are later moves
     and purges without a known answer. ``abort_proofs`` are reads, beside the receives, that show that a transaction was
-    aborted. ``seen_in_queue`` is the other queue from which such a read got the message. ``possible_loss`` says until
-    when other readers may have been missed.
+    aborted. ``seen_in_queue`` is the other queue from which such a read got the message. ``read_at_unknown_queue``:
+    another read, at an unknown queue, may be of this message. ``possible_loss`` says until when other readers may have
+    been missed.
     """
 
     message: MessageIdentity
@@ -194,6 +198,7 @@ class MessageHistory:
     unconfirmed_removals: list[Removal] = field(default_factory=list)
     abort_proofs: Sequence[ReadAttempt] = ()
     seen_in_queue: str | None = None
+    read_at_unknown_queue: bool = False
     lost_after_us: int = 0
     poison_after: int = 1
     possible_loss: PossibleLoss = field(default_factory=dict)
@@ -274,6 +279,8 @@ class MessageHistory:
     def missing(self) -> list[str]:
         """Codes of what is missing, including what may have hidden a later reader or the close of a handle."""
         codes = set(chain.from_iterable([each.missing for each in self.supporting_rows]))
+        if self.read_at_unknown_queue:
+            codes.add("queue_unknown")
         not_taken = self.fate in _NOT_TAKEN
         may_be_worse = not_taken or self.loss_risk not in _WORST_RISKS  # by an End that was lost
         if may_be_worse and any(read.has_capture_gaps for read in self.receives):
@@ -319,6 +326,7 @@ def build_message_histories(
                 receives,
                 peeks,
                 abort_proofs=abort_proofs,
+                read_at_unknown_queue=any(read.read_at_unknown_queue for read in message_reads),
                 lost_after_us=lost_after_us,
                 poison_after=poison_after,
                 possible_loss=possible_loss,

@@ -30,21 +30,42 @@ HANDLE_SQL: Final = "coalesce(context_handle, CAST(queue_handle AS string)) AS h
 
 MESSAGE_KNOWN_SQL: Final = "(lookup_id IS NOT NULL OR message_key IS NOT NULL)"
 """The SQL condition of rows of gold.receive_attempts whose message is known."""
-READ_ATTEMPT_COLUMNS: Final = (
+_READ_ATTEMPT_COLUMNS: Final = (
     "attempt_key", "queue", "server_address", "lookup_id", "message_key", "is_receive", "outcome", "client_address",
     "started_at", "returned_at", "ended_at", "ack_refused", "ack_unanswered", "reader_gone_at", "inferred_queue",
     "gaps", "evidence", "missing", "errors", "run_id", "abort_count", "started_ahead_us", "returned_ahead_us",
     "ended_ahead_us", HANDLE_SQL,
 )  # fmt: skip
-"""The columns of gold.receive_attempts that ``to_read_attempts`` needs, as SQL."""
+# Reads whose queue is not known, which may be of the same message: no key and no identifier contradicts that.
+_SAME_MESSAGE: Final = (
+    "other.message_key = known.message_key AND coalesce(other.lookup_id = known.lookup_id, TRUE)",
+    """other.lookup_id = known.lookup_id AND other.server_address = known.server_address
+    AND (other.message_key IS NULL OR known.message_key IS NULL)""",
+)
 
 NOT_REFUSED_SQL: Final = "outcome <> 'failed'"
 """The SQL condition of rows of gold.queue_operations that were done, or may have been."""
-REMOVAL_COLUMNS: Final = (
+_REMOVAL_COLUMNS: Final = (
     "call_key", "queue", "server_address", "lookup_id", "target_queue", "outcome", "evidence", "missing", "errors",
     "requested_ahead_us", HANDLE_SQL, "coalesce(requested_at, responded_at) AS `at`",
 )  # fmt: skip
-"""The columns of gold.queue_operations that ``to_removals`` needs, as SQL."""
+REMOVALS_SQL: Final = f"SELECT {', '.join(_REMOVAL_COLUMNS)} FROM {{operations}} WHERE {NOT_REFUSED_SQL}"
+"""The SQL of what ``to_removals`` needs of the ``{operations}``."""
+
+
+def read_attempts_sql(condition: str = "TRUE") -> str:
+    """Return the SQL of what ``to_read_attempts`` needs of the ``{attempts}`` whose message is known.
+
+    The condition must hold for all attempts at a message or for none: ``read_at_unknown_queue`` of an attempt says
+    whether one at an unknown queue may be of its message.
+    """
+    where = f"FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL} AND {condition}"
+    others = f"(SELECT server_address, lookup_id, message_key {where} AND queue IS NULL) AS other"
+    exist = " OR ".join(f"EXISTS (SELECT 1 FROM {others} WHERE {same})" for same in _SAME_MESSAGE)
+    return (
+        f"SELECT known.*, known.queue IS NOT NULL AND ({exist}) AS read_at_unknown_queue"
+        f" FROM (SELECT {', '.join(_READ_ATTEMPT_COLUMNS)} {where}) AS known"
+    )
 
 
 def queue_ref_of(row: AnyRow) -> QueueRef:
@@ -57,7 +78,7 @@ def _queue_ref(queue: str | None, server_address: str | None, handle: str | None
 
 
 def to_read_attempts(rows: pa.Table) -> list[ReadAttempt]:
-    """Return rows with ``READ_ATTEMPT_COLUMNS`` as objects."""
+    """Return rows of ``read_attempts_sql`` as objects."""
     times = (name for name in rows.column_names if pa.types.is_timestamp(rows.schema.field(name).type))
     of = {name: times_to_us(rows[name]) for name in times}
     values = {name: of.get(name, rows[name]).to_pylist() for name in rows.column_names}
@@ -75,7 +96,7 @@ def to_read_attempts(rows: pa.Table) -> list[ReadAttempt]:
 
 
 def to_removals(rows: pa.Table) -> list[Removal]:
-    """Return rows with ``REMOVAL_COLUMNS`` as objects."""
+    """Return rows of ``REMOVALS_SQL`` as objects."""
     return [
         Removal(
             row["call_key"],

@@ -26,17 +26,17 @@ from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery, Values
-from pipeline.sequences.message_fates import QueueRef, ReadAttempt, Removal, queue_family
+from pipeline.sequences.message_fates import QueueRef, ReadAttempt, queue_family
 from pipeline.sequences.sequence_rows import (
     ACK_SEQUENCES_SCHEMA,
     HANDLE_SQL,
     MESSAGE_KNOWN_SQL,
     NOT_REFUSED_SQL,
-    READ_ATTEMPT_COLUMNS,
-    REMOVAL_COLUMNS,
+    REMOVALS_SQL,
     ack_sequence_rows,
     decimal_to_int,
     queue_ref_of,
+    read_attempts_sql,
     to_read_attempts,
     to_removals,
 )
@@ -48,7 +48,7 @@ from udfs.times import timedelta_to_us
 MAX_CHANGED_ATTEMPTS: Final = 100_000  # changes, or attempts of what changed; with more, all rows are recomputed
 _MAX_QUEUES: Final = 1000  # that a condition on operations names
 _SEQUENCES: Final = DerivedTable(
-    ACK_SEQUENCES, (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), code_version="6", needs=(RECEIVE_ATTEMPTS,)
+    ACK_SEQUENCES, (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), code_version="7", needs=(RECEIVE_ATTEMPTS,)
 )
 _MESSAGE_COLUMNS: Final = ("queue", "server_address", "lookup_id", "message_key")  # which message, with its handle
 _NOT_TAKEN: Final = "fate IN ('returned', 'held', 'purged')"  # by a reader; a purge can take, or took, such a message
@@ -65,25 +65,21 @@ _CHANGED_OPERATIONS: Final = (
     f"SELECT queue, server_address, lookup_id, {HANDLE_SQL}, target_queue, operation FROM {{feed}}"
     f" WHERE {NOT_REFUSED_SQL}"
 )
-_ATTEMPTS: Final = f"SELECT {', '.join(READ_ATTEMPT_COLUMNS)} FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL}"
 _GROUP: Final = "message_group"
 # A queue and its subqueues are one place: moves keep the identifier.
-_PLACED_ATTEMPTS: Final = f"""
-SELECT {", ".join(READ_ATTEMPT_COLUMNS)},
-  coalesce(split_part(queue, ';', 1), concat_ws(' ', server_address, {HANDLE_SQL.rpartition(" AS ")[0]})) AS place
-FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL}"""
+_PLACE: Final = "coalesce(split_part(queue, ';', 1), concat_ws(' ', server_address, handle))"
 # All attempts with the group that each belongs to, of 256: messages are not split. The messages of a place are told
 # apart by lookup identifier or message_key; where some attempts have only the one and some only the other, all messages
 # of the place are in one group.
 _GROUPED_ATTEMPTS: Final = f"""
-SELECT {", ".join(f"every.{name.rpartition(' ')[2]}" for name in READ_ATTEMPT_COLUMNS)},
-  left(md5(concat_ws(' ', every.place, CASE WHEN mixed.place IS NULL
-    THEN coalesce(CAST(every.lookup_id AS string), every.message_key) END)), 2) AS {_GROUP}
-FROM ({_PLACED_ATTEMPTS}) AS every LEFT JOIN (
-  SELECT place FROM ({_PLACED_ATTEMPTS}) AS placed GROUP BY place
+SELECT every.*,
+  left(md5(concat_ws(' ', {_PLACE}, CASE WHEN mixed.place IS NULL
+    THEN coalesce(CAST(lookup_id AS string), message_key) END)), 2) AS {_GROUP}
+FROM ({read_attempts_sql()}) AS every LEFT JOIN (
+  SELECT {_PLACE} AS place FROM (SELECT queue, server_address, lookup_id, {HANDLE_SQL}
+    FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL}) AS placed GROUP BY 1
   HAVING bool_or(lookup_id IS NULL) AND bool_or(lookup_id IS NOT NULL)
-) AS mixed ON mixed.place = every.place"""
-_REMOVALS: Final = f"SELECT {', '.join(REMOVAL_COLUMNS)} FROM {{operations}} WHERE {NOT_REFUSED_SQL}"
+) AS mixed ON mixed.place = {_PLACE}"""
 MessageKey = tuple[QueueRef, int | None, str | None]
 """A message: where it is, its lookup identifier, its message_key."""
 
@@ -117,12 +113,15 @@ class _AffectedMessages:
 
     ``bound``: the keys, with their places, of attempts without a lookup identifier. ``families``: the keys with the
     queues, without their subqueues, where reads of the one may show what became of the message in the other.
+    ``unplaced_lookups`` and ``unplaced_keys`` are those at unknown queues: what they are of may be at any queue.
     """
 
     lookups: set[tuple[QueueRef, int]] = field(default_factory=set)
     keys: set[tuple[QueueRef, str]] = field(default_factory=set)
     bound: set[tuple[QueueRef, str]] = field(default_factory=set)
     families: set[tuple[str, str]] = field(default_factory=set)
+    unplaced_lookups: set[int] = field(default_factory=set)
+    unplaced_keys: set[str] = field(default_factory=set)
 
     @property
     def places(self) -> set[QueueRef]:
@@ -136,7 +135,11 @@ class _AffectedMessages:
         """Add the message of one attempt or row."""
         if lookup_id is not None:
             self.lookups.add((place, lookup_id))
+            if place.queue is None:
+                self.unplaced_lookups.add(lookup_id)
         if message_key is not None:
+            if place.queue is None:
+                self.unplaced_keys.add(message_key)
             self.keys.add((place, message_key))
             if lookup_id is None:
                 self.bound.add((place, message_key))
@@ -153,6 +156,8 @@ class _AffectedMessages:
 
     def contains(self, place: QueueRef, lookup_id: int | None, message_key: str | None) -> bool:
         """Whether an attempt, or a row, is of one of these messages."""
+        if message_key in self.unplaced_keys or lookup_id in self.unplaced_lookups:
+            return True
         if queue_family(place, message_key) in self.families:
             return True
         by_key = None if message_key is None else (place, message_key)
@@ -236,43 +241,34 @@ class _ReceiveSequencesUpdate:
 
     def _recompute_affected(self, affected: _AffectedMessages) -> int:
         """Recompute the rows of messages, and replace those that differ; TooManyChangesError."""
-        reads: dict[str, ReadAttempt] = {}
-        current: dict[str, RowDict] = {}
-        removals: dict[str, Removal] = {}
-        known = _AffectedMessages()
+        known = None
         while known != affected:  # nearly always once: what attempts bind together has been read together
-            found = self._read_messages(affected, known)
             known = deepcopy(affected)
+            found = self._read_messages(affected)
             if found["reads"] is None:
                 raise TooManyChangesError
-            reads |= {read.attempt_key: read for read in to_read_attempts(found["reads"])}
-            current |= {row["sequence_key"]: row for row in found["current"].to_pylist()}
-            removals |= {each.call_key: each for each in to_removals(found["removals"])} if "removals" in found else {}
-            if len(reads) > MAX_CHANGED_ATTEMPTS:
-                raise TooManyChangesError
-            affected.add_bound(list(reads.values()))
-        ours = [read for read in reads.values() if affected.contains(*_message_of_attempt(read))]
-        rows = ack_sequence_rows(ours, list(removals.values()), **self._settings)
-        before = [row for row in current.values() if affected.contains(*_message_of_row(row))]
+            reads = to_read_attempts(found["reads"])
+            affected.add_bound(reads)
+        ours = [read for read in reads if affected.contains(*_message_of_attempt(read))]
+        rows = ack_sequence_rows(ours, to_removals(found["removals"]), **self._settings)
+        before = [row for row in found["current"].to_pylist() if affected.contains(*_message_of_row(row))]
         return self.step.replace_changed(rows, pa.Table.from_pylist(before, schema=ACK_SEQUENCES_SCHEMA))
 
-    def _read_messages(self, affected: _AffectedMessages, known: _AffectedMessages) -> dict[str, Any]:
-        """Read the attempts and rows of messages that are not known yet, and what was removed at their places."""
+    def _read_messages(self, affected: _AffectedMessages) -> dict[str, Any]:
+        """Read the attempts at messages, their rows, and what was removed at their places."""
         lake = self.lake
         values: dict[str, Values] = {
-            "numbers": {lookup_id for _, lookup_id in affected.lookups - known.lookups},
-            "keys": {name for _, name in affected.keys - known.keys},
+            "numbers": {lookup_id for _, lookup_id in affected.lookups},
+            "keys": {name for _, name in affected.keys},
         }
         about = "(lookup_id IN {numbers} OR message_key IN {keys})"
-        sql = f"{_ATTEMPTS} AND {about}"
+        sql = read_attempts_sql(about)
+        where, inputs = _queues_condition("queue", "target_queue", queues={place.queue for place in affected.places})
         queries: dict[str, Callable[[], Any]] = {
             "reads": partial(lake.query_at_most, sql, MAX_CHANGED_ATTEMPTS, attempts=RECEIVE_ATTEMPTS, **values),
             "current": partial(lake.select, ACK_SEQUENCES, about, **values),
+            "removals": partial(lake.query, f"{REMOVALS_SQL} AND {where}", operations=QUEUE_OPERATIONS, **inputs),
         }
-        if places := affected.places - known.places:
-            queues = {place.queue for place in places}
-            where, inputs = _queues_condition("queue", "target_queue", queues=queues)
-            queries["removals"] = partial(lake.query, f"{_REMOVALS} AND {where}", operations=QUEUE_OPERATIONS, **inputs)
         return run_concurrently(queries)
 
     @property
@@ -288,7 +284,7 @@ class _ReceiveSequencesUpdate:
         """Recompute all rows, of all attempts at each message."""
         lake = self.lake
         self._set_possible_loss(_sealed_until(lake))
-        removals = to_removals(lake.query(_REMOVALS, operations=QUEUE_OPERATIONS))
+        removals = to_removals(lake.query(REMOVALS_SQL, operations=QUEUE_OPERATIONS))
         settings = self._settings
 
         def compute(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:

@@ -7,12 +7,20 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 
+from memory_lake import MemoryLake
 from pipeline.arrow_rows import table_to_rows
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, iterate_attempts
 from pipeline.attempts.calls.decoded_call import ONE_CLOCK, DecodedCall
 from pipeline.attempts.capture_gaps import NO_LOSS
 from pipeline.attempts.operation_rows import queue_operations_table
-from pipeline.sequences.sequence_rows import ack_sequence_rows, to_read_attempts, to_removals
+from pipeline.sequences.sequence_rows import (
+    REMOVALS_SQL,
+    ack_sequence_rows,
+    read_attempts_sql,
+    to_read_attempts,
+    to_removals,
+)
+from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from udfs.codes import MQ_OK
 from udfs.keys import key
 from udfs.rpc.call_schema import CLOCKS_STRUCT
@@ -52,6 +60,7 @@ _CONNECTIONS = pa.schema(
         if name.endswith(("_at", "address"))
     ]
     + [("connection_id", pa.string()), ("association_group_id", pa.int64()), ("syn_seen", pa.bool_())]
+    + [("association_joined", pa.bool_())]
     + [("server_bytes", pa.int64()), ("missing_bytes", pa.int64()), ("closed_by", pa.string())]
     + [("server_address", pa.string()), ("uncaptured_side", pa.string())]
 )
@@ -107,21 +116,12 @@ def attempts_of(calls, connections, *, capture_ends_at=None, destination=None):
     return [SimpleNamespace(call=by_key[row["attempt_key"]], **row) for row in rows]
 
 
-def _handle(table):
-    contexts, numbers = table["context_handle"].to_pylist(), table["queue_handle"].to_pylist()
-    handles = [
-        context or (None if number is None else str(number)) for context, number in zip(contexts, numbers, strict=True)
-    ]
-    return table.append_column("handle", pa.array(handles, pa.string()))
-
-
 def sequences_here(attempts, operations, *, lost_after=60, poison_after=3, unseen=NO_LOSS):
     """Rows of gold.ack_sequences, as dictionaries."""
-    known = [row["lookup_id"] is not None or row["message_key"] is not None for row in attempts.to_pylist()]
-    done = operations.filter(pa.array([row["outcome"] != "failed" for row in operations.to_pylist()], pa.bool_()))
+    lake = MemoryLake({RECEIVE_ATTEMPTS: attempts, QUEUE_OPERATIONS: operations})
     return ack_sequence_rows(
-        to_read_attempts(_handle(attempts.filter(pa.array(known, pa.bool_())))),
-        to_removals(_handle(done).append_column("at", done["requested_at"])),
+        to_read_attempts(lake.query(read_attempts_sql(), attempts=RECEIVE_ATTEMPTS)),
+        to_removals(lake.query(REMOVALS_SQL, operations=QUEUE_OPERATIONS)),
         lost_after_us=lost_after * 1_000_000,
         poison_after=poison_after,
         possible_loss=unseen,

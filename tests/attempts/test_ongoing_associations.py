@@ -34,6 +34,7 @@ def test_a_connection_that_ends_while_another_stays_wakes_what_is_unanswered_on_
         pytest.param([ONE, replace(TWO, missing_bytes=9)], {"two": TWO}, id="bytes are missing"),
         pytest.param([replace(ONE, missing_bytes=9), replace(TWO, missing_bytes=1)], {"two": TWO}, id="here too"),
         pytest.param([ONE, TWO], {"two": replace(TWO, association_group_id=8)}, id="one joined it"),
+        pytest.param([replace(ONE, association_joined=True), TWO], {"one": ONE}, id="it turns out to be older"),
         pytest.param([ONE], {"two": TWO}, id="one of it is gone"),
         pytest.param([ONE, TWO], {"one": None}, id="one is new and came first"),
         pytest.param([ONE, TWO], {"one": replace(ONE, first_packet_at=5)}, id="it began earlier"),

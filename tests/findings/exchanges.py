@@ -273,7 +273,8 @@ class Story:
                 every.append(connection(row["connection_id"], closed=30.0, client_address=row["client_address"]))
         associations = group_into_associations(
             RpcConnection(row["connection_id"], row["client_address"], row["first_packet_at"], row["last_packet_at"],
-                       row["closed_at"], row["association_group_id"], row["syn_seen"])
+                       row["closed_at"], row["association_group_id"], row["syn_seen"],
+                       association_joined=row.get("association_joined"))
             for row in every
         )  # fmt: skip
         lossless_until = {

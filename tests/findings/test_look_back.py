@@ -105,7 +105,8 @@ class OngoingAssociation:
                 every.append({**self.connections[0], **theirs, "association_group_id": None})
         self.found = group_into_associations(
             RpcConnection(row["connection_id"], row["client_address"], row["first_packet_at"], row["last_packet_at"],
-                       row["closed_at"], row["association_group_id"], row["syn_seen"])
+                       row["closed_at"], row["association_group_id"], row["syn_seen"],
+                       association_joined=row.get("association_joined"))
             for row in every
         )  # fmt: skip
         self.mine = {row["connection_id"] for row in self.connections}

@@ -10,7 +10,7 @@ import pytest
 from attempts.broker import AUDIT, ORDERS, Broker, captured
 from attempts.stories import ORDERS as STORY_QUEUE
 from attempts.stories import OTHER_HANDLE, PEEK, UOW, connection, end, opened, start, us
-from attempts.telling import SERVER, gold_of, sequences_here
+from attempts.telling import SERVER, gold_of, key_of, sequences_here
 from killing import killed_and_repeated
 from pipeline.attempts.attempts_state import AttemptsState
 from pipeline.attempts.calls.decoded_call import DecodedCall
@@ -125,21 +125,56 @@ def test_more_of_a_capture_changes_the_messages_it_is_about_and_no_others(lake, 
     follower.write(lost_after=dt.timedelta(seconds=5), poison_after=1)
 
 
-def test_a_read_of_a_subqueue_tells_of_a_message_in_its_queue(lake, monkeypatch):
-    taken = [opened(), start(1, opnum=13, transaction_id=UOW), end(2, opnum=15)]
-    away = [opened(2.5, queue=f"{STORY_QUEUE};sub", handle=OTHER_HANDLE, name="open2")]
-    away.append(start(3, action=PEEK, name="peek", context_handle=OTHER_HANDLE))
+def follow(lake, monkeypatch, *states, key_of=key_of):
+    """The sequences after each state of what is known, a list of calls: only the first computes all."""
     before = gold_of([], [connection()], until=us(60))
-    for calls, fate in ((taken, "consumed"), ([*taken, *away], "moved"), (taken, "consumed")):
-        gold = gold_of(calls, [connection()], until=us(60), abort_counts={"start": 0, "peek": 1})
+    for calls in states:
+        gold = gold_of(calls, [connection()], until=us(60), abort_counts={"start": 0, "peek": 1}, message_key=key_of)
         for table, rows, old in zip((RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), gold, before, strict=True):
             lake.replace_changed(table, rows, old, dates=set(old["event_date"].to_pylist()), provenance="{}")
         before = gold
         sequences(lake, LOST_AFTER, 3)
         rows = lake.select(ACK_SEQUENCES, "TRUE").to_pylist()
-        assert [row["fate"] for row in rows] == [fate]
         assert comparable(rows) == comparable(sequences_here(*gold))
+        yield sorted(rows, key=lambda row: row["queue"] or "")
         monkeypatch.setattr(sequences_update._ReceiveSequencesUpdate, "_recompute_all", None)
+
+
+def test_a_read_of_a_subqueue_tells_of_a_message_in_its_queue(lake, monkeypatch):
+    taken = [opened(), start(1, opnum=13, transaction_id=UOW), end(2, opnum=15)]
+    away = [opened(2.5, queue=f"{STORY_QUEUE};sub", handle=OTHER_HANDLE, name="open2")]
+    away.append(start(3, action=PEEK, name="peek", context_handle=OTHER_HANDLE))
+    said = [[row["fate"] for row in rows] for rows in follow(lake, monkeypatch, taken, [*taken, *away], taken)]
+    assert said == [["consumed"], ["moved"], ["consumed"]]
+
+
+@pytest.mark.parametrize(
+    ("unnumbered", "unkeyed"),
+    [((), ()), ((), ["start"]), ((), ["again"]), (["start"], ()), (["again"], ()), (["start", "again"], ())],
+)
+def test_a_read_at_an_unknown_queue_makes_fates_of_its_message_uncertain(lake, monkeypatch, unnumbered, unkeyed):
+    numbers = {name: {"sequence_id": None} if name in unnumbered else {} for name in ("start", "again")}
+    taken = [opened(), start(1, **numbers["start"]), end(2)]
+    again = [start(3, name="again", context_handle=OTHER_HANDLE, **numbers["again"])]
+    again.append(end(4, ack=1, name="end2", context_handle=OTHER_HANDLE))
+    late = opened(2.5, handle=OTHER_HANDLE, name="open2")
+
+    def key_of(call):
+        return "message 5" if call.call_key in ("start", "again") and call.call_key not in unkeyed else None
+
+    calls = taken, [*taken, *again], [*taken, late, *again], [*taken, *again], taken
+    found = [
+        [(row["fate"], row["missing"]) for row in rows] for rows in follow(lake, monkeypatch, *calls, key_of=key_of)
+    ]
+    unsure = [("returned", ["no_open", "queue_unknown"]), ("consumed", ["queue_unknown"])]
+    assert found == [[("consumed", [])], unsure, [("returned", [])], unsure, [("consumed", [])]]
+
+
+def test_a_read_of_another_message_at_an_unknown_queue_leaves_fates_as_they_are(lake, monkeypatch):
+    taken = [opened(), start(1), end(2)]
+    other = [start(3, name="start2", message=6, context_handle=OTHER_HANDLE)]
+    *_, rows = follow(lake, monkeypatch, taken, [*taken, *other])
+    assert [(row["queue"], row["missing"]) for row in rows][1:] == [(STORY_QUEUE, [])]
 
 
 @pytest.mark.long
@@ -160,7 +195,6 @@ def test_in_any_order_and_number_of_runs_all_is_as_if_made_anew(lake, monkeypatc
     chance = Random(seed)
     broker = Broker(Random(seed)).run(250)
     if not here:
-        monkeypatch.setattr(sequences_update, "MAX_ROWS_IN_MEMORY", -1)
         monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)
     follower = Follower(lake, broker)
     part_of = {call["call_key"]: chance.randint(1, 5) for call in broker.calls}

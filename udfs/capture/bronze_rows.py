@@ -245,6 +245,7 @@ def _connection_rows(
                 "association_group_id": association.group_id
                 if association.group_id is not None
                 else next((bind.group_id for bind in association.binds), None),
+                "association_joined": association.has_joined,
                 "calls": calls.get(connection.index, 0),
                 "lost_by_capture_bytes": one.lost_by_capture_bytes + two.lost_by_capture_bytes,
                 "packets": connection.packet_count,

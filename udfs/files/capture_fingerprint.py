@@ -22,8 +22,8 @@ from udfs.keys import encode_key_fields, key
 # loopback headers, fields that a PDU is too short for. 4: who a client says it is in its handshake. 5: times ahead of
 # the clock are not used. 6: times that go back inside a file. 7: clocks that were set forward.
 # 8: clocks that were set as another tap shows. 9: that of all connections of a capture, and of TCP 1801. 10: the answer
-# to a handshake whose request was not captured.
-DECODER_VERSION: Final = "10"
+# to a handshake whose request was not captured. 11: connections that join an association of another one.
+DECODER_VERSION: Final = "11"
 _START_BLOCK_BYTES: Final = 8 << 10  # read at once: nearly always enough for the first packet
 _READ_BYTES: Final = 1 << 20
 MAX_EXPANSION_RATIO: Final = 1100  # default of the setting: decompressed bytes per compressed byte

@@ -101,9 +101,9 @@ class BoundContext:
 class RpcAssociation:
     """The RPC association state of one TCP connection, as far as captured.
 
-    ``is_msmq``: a bind proposed an interface of MSMQ or the endpoint mapper. ``is_begin_seen``: the bind PDU that
-    begins the association was captured, not only alter_context PDUs. ``has_skipped_bytes``: a remainder stands for
-    bytes that were in no PDU. ``contexts``: meanings by context id.
+    ``is_msmq``: a bind proposed an interface of MSMQ or the endpoint mapper. ``has_joined``: the bind PDU asked for an
+    association group that another connection began; None where only alter_context PDUs were captured, or none.
+    ``has_skipped_bytes``: a remainder stands for bytes that were in no PDU. ``contexts``: meanings by context id.
     ``unbound_call_shapes``: by context id, of calls whose bind was not seen. ``early_answers``: answers seen before
     their binds. ``quarantined_binds``: PDUs that were not added, malformed or over a limit. ``retained_pdus``: of binds
     and unfinished calls; ``retained_unbound_pdus``: of complete calls without a bind. Over the limit PDUs are not
@@ -121,7 +121,7 @@ class RpcAssociation:
     group_id: int | None = None
     call_count: int = 0
     is_msmq: bool = False
-    is_begin_seen: bool = False
+    has_joined: bool | None = None
     has_skipped_bytes: bool = False
     early_answers: list[tuple[int, bytes, str, int, int, HandshakeToken | None]] = field(default_factory=list)
     quarantined_binds: list[StrayBytes] = field(default_factory=list)
@@ -139,6 +139,11 @@ class RpcAssociation:
         """Whether all binds were seen, none of them for an MSMQ or epm interface: an alter_context follows a bind."""
         return self.is_begin_seen and not self.is_msmq
 
+    @property
+    def is_begin_seen(self) -> bool:
+        """Whether the bind PDU was captured that begins the association, not only alter_context PDUs."""
+        return self.has_joined is not None
+
     def add_bind(
         self, body: bytes, order: str, end: int, offset: int, sequence: int, call_id: int, time: int, number: int,
         auth: tuple[int | None, int | None], token: HandshakeToken | None = None,
@@ -155,7 +160,8 @@ class RpcAssociation:
         self.binds_by_call_id.setdefault(call_id, []).append(bind)
         self.unanswered_binds.append(bind)
         del self.unanswered_binds[:-MAX_UNANSWERED_BINDS]
-        self.is_begin_seen |= body[2] == BIND
+        if body[2] == BIND:
+            self.has_joined = group != 0
         for element in elements:
             if element.interface_uuid in INTERFACES_BY_UUID:
                 self.is_msmq = True

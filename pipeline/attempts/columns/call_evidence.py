@@ -7,7 +7,6 @@ is one of ``MISSING_CODES``. Times are microseconds since the epoch, UTC.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -16,7 +15,12 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.attempts.calls.associations import ClientAssociation, RpcConnection, group_into_associations
+from pipeline.attempts.calls.associations import (
+    ClientAssociation,
+    ConnectionsWithoutBind,
+    RpcConnection,
+    group_into_associations,
+)
 from pipeline.attempts.calls.decoded_call import CALL_ROLES, CallRole, DecodedCall
 from pipeline.attempts.calls.handles import QueueHandles
 from pipeline.attempts.columns.call_columns import OrderedCallColumns
@@ -85,14 +89,7 @@ class CallEvidence:
                 *(names[code] for code in np.unique(self.connection[untimed]) if names[code] in self.connections),
             )
         }
-        # By server and client, in order of their beginnings: these, and the latest end so far.
-        self._without_bind: defaultdict[tuple[str | None, str | None], tuple[list[int], list[int]]]
-        self._without_bind = defaultdict(lambda: ([], []))
-        for connection in sorted(self.connections.values(), key=lambda connection: connection.first_packet_at):
-            if connection.is_without_bind:
-                begins, ends = self._without_bind[connection.server_address, connection.client_address]
-                begins.append(connection.first_packet_at)
-                ends.append(max([connection.last_packet_at, *ends[-1:]]))
+        self._without_bind = ConnectionsWithoutBind(self.connections.values())
         self._add_columns(names)
 
     def _widen_lifetimes(self, names: Sequence[str]) -> None:
@@ -175,9 +172,7 @@ class CallEvidence:
     def may_share_association(self, call: int, since: int, until: int) -> bool:
         """Whether a connection without bind that existed between two times may belong to a call's association."""
         own = self.connections.get(self._names[self.connection[call]])
-        begins, ends = ([], []) if own is None else self._without_bind[own.server_address, own.client_address]
-        place = bisect_right(begins, until)
-        return place > 0 and ends[place - 1] >= since
+        return own is not None and self._without_bind.existed(own.server_address, own.client_address, since, until)
 
     # What is missing
 

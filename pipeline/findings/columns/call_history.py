@@ -254,6 +254,11 @@ class PendingReceive:
         return min((at for at in over if at is not None), default=AFTER_ALL)
 
 
+def has_losses(connections: Iterable[Mapping[str, Any]], association: ClientAssociation) -> bool:
+    """Whether packets of an association are missing: on its connections, or on one that may be of it too."""
+    return association.may_have_more or any(row["missing_bytes"] for row in connections)
+
+
 class AssociationHistory:
     """The calls of one association in order of time, and the lifetimes of the handles that they opened and closed.
 
@@ -286,7 +291,7 @@ class AssociationHistory:
         self.ended_at = None if association.ended_at is None else max(association.ended_at, latest)
         self.closed_by_fin = self.ended_at is not None and all(row["closed_by"] == "fin" for row in connections)
         self.last_packet_at: int = max([latest, *(row["last_packet_at"] for row in connections)])
-        self.is_lossless = bool(connections) and not any(row["missing_bytes"] for row in connections)
+        self.is_lossless = bool(connections) and not has_losses(connections, association)
         all_read = not (has_unreadable_calls or any(call["outcome"] in UNREADABLE_OUTCOMES for call in self.calls))
         all_openings_known = all(
             call.response_decoded or call.failed for call in self.calls if call.method in OPEN_METHODS

@@ -22,5 +22,5 @@ MISSING_CODE_TEXTS: Final = {
     "decode_error": "a call or message could not be decoded",
     "no_snapshot": "no snapshot of the queue",
     "transaction_open": "the wire does not show whether the transaction was committed",
-    "queue_unknown": "the queue is unknown",
+    "queue_unknown": "the queue is unknown, or that of another read of the message",
 }

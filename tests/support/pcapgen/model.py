@@ -83,6 +83,7 @@ class BindExpectation:
     xmit: int = 5840
     recv: int = 5840
     nak: int | None = None
+    joined: bool | None = None  # of a bind: it asked for a group that another connection began
 
 
 @dataclass
@@ -134,6 +135,7 @@ class Dialogue:
             BindExpectation(
                 contexts, extent, answer and nak is None, group if answer and nak is None else asked_group,
                 said if answer and nak is None else None, auth, nak=nak,
+                joined=None if alter else asked_group != 0,
             )
         )  # fmt: skip
 
@@ -378,6 +380,7 @@ class ExpectedRows:
             "missing_bytes": 0,
             "round_trip_ms": (third.time_ns - syn.time_ns) / 1e6 if syn and third and answered else None,
             "association_group_id": self.dialogue.binds[-1].group if self.dialogue.binds else None,
+            "association_joined": next((each.joined for each in self.dialogue.binds if each.joined is not None), None),
             "calls": len(self.dialogue.calls),
             "not_established": None,
         }
