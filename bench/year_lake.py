@@ -65,6 +65,10 @@ class Copy:
         """Return the address of a machine in the copy."""
         return f"{100 + self.machines}{address[2:]}" if self.machines else address
 
+    def kept(self, value: object) -> object:
+        """Return what a table keeps of a machine of the copy: a number is a time, microseconds."""
+        return value - self.seconds * 1_000_000 if isinstance(value, int) else value
+
     def column(self, field: pa.Field) -> str:
         """Return SQL for a column of the copy."""
         name = _quoted(field.name)
@@ -142,8 +146,8 @@ class YearLake:
 
 
 def _of_machines_too(kept: object, machines: Iterable[Copy]) -> object:
-    """Return times that a table keeps by address, microseconds, with those of copies; anything else as it is."""
+    """Return what a table keeps by address, with that of copies; anything else as it is."""
     if not isinstance(kept, dict):
         return kept
     known = {name: value for name, value in kept.items() if _ADDRESS.match(name)}
-    return kept | {copy.address(name): at - copy.seconds * 1_000_000 for name, at in known.items() for copy in machines}
+    return kept | {copy.address(name): copy.kept(value) for name, value in known.items() for copy in machines}
