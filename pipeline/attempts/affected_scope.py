@@ -39,7 +39,6 @@ from pipeline.attempts.changed_rows import (
     CALL_TIME_SQL,
     CANCEL_OPNUM,
     GROUP_COLUMNS,
-    MAX_RECOMPUTED,
     OPENING_OPNUMS,
     QUEUE_NUMBER_OPNUMS,
     REQUEST_KEY_COLUMNS,
@@ -123,30 +122,24 @@ def find_recompute_scope(
     *,
     numbered: Mapping[str, int],
     cancels: bool,
-) -> RecomputeScope | None:
-    """Return what changes affect; None when it is too much to be named.
+) -> RecomputeScope:
+    """Return what changes affect.
 
-    ``connections`` are all RPC connections (``RPC_CONNECTIONS_QUERY``), None where they are too many; ``ends`` the
+    ``connections`` are all RPC connections (``RPC_CONNECTIONS_QUERY``), None where they are not in memory; ``ends`` the
     last captured packet of each server, ``numbered`` the latest qm2qm Start of each server before the changes,
     microseconds; ``cancels``: qm2qm cancels exist. Each call's connection has a row, and the call's times lie within
     it.
     """
-    if changed.exceeds_limit:
-        return None
     reached = _find_affected_calls(lake, changed, ends, numbered)
     if cancels:
         reached.add_cancelled_starts(lake, changed)
     names = reached.connections
     if not names:
         return RecomputeScope()
-    if len(names) > MAX_RECOMPUTED or len(reached.places) > 2 * MAX_RECOMPUTED:
-        return None
     moved = chain.from_iterable(changed.connections_with_other_groups().values())
     wide = {tuple(row[name] for name in GROUP_COLUMNS) for row in moved if not row["added"]}
     without_bind = times_without_bind(changed.connections)
     found = _read_group_connections(lake, connections, names, wide, without_bind)
-    if found is None:
-        return None
     rows = found.to_pylist()
     met = {
         c["connection_id"]
@@ -156,8 +149,6 @@ def find_recompute_scope(
     names |= met
     names |= _associated_connections(rows, names, wide)
     days = _days_of_spans((c["first_packet_at"], c["last_packet_at"]) for c in rows if c["connection_id"] in names)
-    if days is None:
-        return None
     counts = {c["connection_id"]: c["calls"] or 0 for c in rows if c["connection_id"] in names}
     on = OngoingAssociations({}, frozenset())
     if changed.published_keys is not None and sum(counts.values()) > MIN_CALLS_FOR_KEYS:
@@ -239,10 +230,13 @@ class _AffectedCalls:
         columns = ", ".join(("connection_id", *REQUEST_KEY_COLUMNS))
         cancelled = f"SELECT DISTINCT {columns} FROM {{reads}} WHERE protocol = 'qm2qm' AND opnum = {CANCEL_OPNUM}"
         found = lake.query(cancelled, reads=REMOTE_READ_CALLS).to_pylist()
-        calls = [row for row in changed.reads if row["protocol"] == "qm2qm" and row["opnum"] not in OPENING_OPNUMS]
+        changed_cancels = changed.calls_by_number(CANCEL_OPNUM).to_pylist()
         cancels = {tuple(row[name] for name in REQUEST_KEY_COLUMNS) for row in found}
-        gone = {tuple(row[name] for name in REQUEST_KEY_COLUMNS) for row in calls if row["opnum"] == CANCEL_OPNUM}
-        near = {tuple(row[name] for name in REQUEST_KEY_COLUMNS) for row in calls}
+        gone = {tuple(row[name] for name in REQUEST_KEY_COLUMNS) for row in changed_cancels}
+        calls = changed.calls_by_number(*QUEUE_NUMBER_OPNUMS, CANCEL_OPNUM)
+        numbers = pa.array([number for *_, number in cancels | gone], calls["request_id"].type)
+        calls = calls.filter(pc.is_in(calls["request_id"], numbers))
+        near = {tuple(row[name] for name in REQUEST_KEY_COLUMNS) for row in calls.to_pylist()}
         near |= {
             tuple(row[name] for name in REQUEST_KEY_COLUMNS)
             for row in found
@@ -252,7 +246,7 @@ class _AffectedCalls:
         wanted = {key for key in near & (cancels | gone) if None not in key}
         if wanted:
             columns = f"connection_id, {EVENT_DATE}, {dependency_keys.CANCEL_KEY} AS cancel_key"
-            sql = f"SELECT DISTINCT {columns} FROM {{reads}} WHERE {SHARES_REQUEST_KEY_SQL} LIMIT {MAX_RECOMPUTED + 1}"
+            sql = f"SELECT DISTINCT {columns} FROM {{reads}} WHERE {SHARES_REQUEST_KEY_SQL}"
             for row in lake.query(sql, reads=REMOTE_READ_CALLS, shared=request_key_texts(wanted)).to_pylist():
                 self.places.append((row["connection_id"], row[EVENT_DATE]))
                 self.connections.add(row["connection_id"])
@@ -264,7 +258,7 @@ def _find_affected_calls(
 ) -> _AffectedCalls:
     """Return what changes affect, call by call; the parameters are those of ``find_recompute_scope``."""
     due = [row for row in changed.expiring_attempts if row["until"] < ends.get(row["server_address"], -1)]
-    places = [(row["connection_id"], row[EVENT_DATE]) for row in (*changed.reads, *due)]
+    places = [*changed.places(), *((row["connection_id"], row[EVENT_DATE]) for row in due)]
     whole: list[tuple[str, date | None]] = []
     for table, other in ((RECEIVE_ATTEMPTS, "inferred_queue"), (QUEUE_OPERATIONS, "target_queue")):
         if changed.servers_with_earlier_capture_end:
@@ -327,7 +321,7 @@ def _connection(row: Mapping[str, Any]) -> RpcConnection:
 
 
 def _read_places(lake: Lake, table: Table, where: str, **of: QueryInput) -> list[tuple[str, date | None]]:
-    columns = f"SELECT DISTINCT connection_id, {EVENT_DATE} FROM {{rows}} WHERE {where} LIMIT {MAX_RECOMPUTED + 1}"
+    columns = f"SELECT DISTINCT connection_id, {EVENT_DATE} FROM {{rows}} WHERE {where}"
     found = lake.query(columns, rows=table, **of).to_pylist()
     return [(row["connection_id"], row[EVENT_DATE]) for row in found]
 
@@ -352,26 +346,24 @@ def _read_group_connections(
     names: Collection[str],
     groups: Collection[tuple[str, ...]],
     clients: Collection[tuple[str, str]],
-) -> pa.Table | None:
+) -> pa.Table:
     """Return all connections of some groups, of the groups of the named connections, and of some clients.
 
-    The connections without bind of all their clients are included. None if there are too many.
+    The connections without bind of all their clients are included.
     """
     if connections is None:
         of_names = f"SELECT DISTINCT {', '.join(GROUP_COLUMNS)} FROM ({RPC_CONNECTIONS_QUERY})"
-        sql = f"{of_names} WHERE connection_id IN {{names}} LIMIT {MAX_RECOMPUTED + 1}"
+        sql = f"{of_names} WHERE connection_id IN {{names}}"
         named = lake.query(sql, connections=CONNECTIONS, names=names).to_pylist()
         wanted = {*groups, *(tuple(row.values()) for row in named)}
         near_clients = {client for _, client, _ in wanted} | {client for _, client in clients}
         found: pa.Table = lake.query(
             f"SELECT * FROM ({RPC_CONNECTIONS_QUERY}) WHERE association IN {{groups}}"
             f" OR (without_bind AND client IN {{near}})"
-            f" OR client IN {{clients}} LIMIT {MAX_RECOMPUTED + 1}",
+            f" OR client IN {{clients}}",
             connections=CONNECTIONS, groups={group[2] for group in wanted}, near=near_clients,
             clients={client for _, client in clients},
         )  # fmt: skip
-        if found.num_rows > MAX_RECOMPUTED:
-            return None
     else:
         ours = is_in(connections, "connection_id", names)
         wanted = {
@@ -415,9 +407,9 @@ def _associated_connections(
     }
 
 
-def _days_of_spans(spans: Iterable[tuple[int, int]]) -> set[date] | None:
-    """Return all UTC days of time spans in microseconds since the epoch; None if there are too many."""
-    days = {(first // DAY_US, last // DAY_US) for first, last in spans}
-    if sum(last - first + 1 for first, last in days) > MAX_RECOMPUTED:
-        return None
-    return {EPOCH.date() + timedelta(days=day) for first, last in days for day in range(first, last + 1)}
+def _days_of_spans(spans: Iterable[tuple[int, int]]) -> set[date]:
+    """Return all UTC days of time spans in microseconds since the epoch."""
+    days: set[int] = set()
+    for first, last in {(first // DAY_US, last // DAY_US) for first, last in spans}:
+        days.update(range(first, last + 1))
+    return {EPOCH.date() + timedelta(days=day) for day in days}

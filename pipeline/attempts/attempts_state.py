@@ -13,8 +13,8 @@ from schemas.attempts import RECEIVE_ATTEMPTS
 class AttemptsState(KeptState):
     """Times by server, microseconds, and whether a qm2qm cancel exists.
 
-    ``ends``: the last captured packet, None where there are too many servers; ``numbered``: the latest call that names
-    a queue by its number; ``lost``: until when calls may have been lost.
+    ``ends``: the last captured packet, None where an earlier version found too many servers; ``numbered``: the latest
+    call that names a queue by its number; ``lost``: until when calls may have been lost.
     """
 
     ends: dict[str, int] | None

@@ -32,16 +32,15 @@ def latest_by_server(times: Iterable[tuple[str | None, int | None]]) -> dict[str
 
 
 def possible_loss_until(
-    connections: Iterable[tuple[str | None, int | None, int | None]],
-    captures: Iterable[tuple[Iterable[str], int | None, int | None]],
+    connections: Iterable[tuple[str | None, int | None, int | None]], dropped: Iterable[tuple[str | None, int | None]]
 ) -> dict[str, int]:
     """Return until when calls at each server may have been lost.
 
-    ``connections`` are (server, last packet, missing bytes), ``captures`` (servers, last packet, dropped packets).
+    ``connections`` are (server, last packet, missing bytes), ``dropped`` (server, last packet) of captures whose
+    machine dropped packets.
     """
     theirs = [(server, at) for server, at, missing in connections if missing]
-    theirs += [(server, at) for servers, at, dropped in captures if dropped for server in servers]
-    return latest_by_server(theirs)
+    return latest_by_server([*theirs, *dropped])
 
 
 def gap_codes_after(unseen: PossibleLoss, servers: Iterable[str | None], since: int) -> set[str]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL
@@ -21,7 +23,7 @@ from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE
 
-MAX_RECOMPUTED: Final = 200_000  # connections, or days; with more, all attempts are recomputed
+MAX_ROWS_IN_MEMORY: Final = 200_000  # connections of the lake, else they are looked up; changed calls with their keys
 
 _FOR_EVER: Final = 0xFFFFFFFF  # ulTimeout
 
@@ -33,8 +35,6 @@ OPENING_OPNUMS: Final = (2, 3)
 
 QUEUE_NUMBER_OPNUMS: Final = (*START_OPNUMS, 6)  # methods that use a queue by its number: Starts and purges
 
-_OPENING: Final = {("qm2qm", 2), ("qm2qm", 3), ("qmcomm", 2), ("qmcomm", 3)}
-
 GROUP_COLUMNS: Final = ("server", "client", "association")
 
 _LIFE: Final = ("first_packet_at", "closed_at")
@@ -44,6 +44,14 @@ _TIMES: Final = ("first_packet_at", "last_packet_at", "closed_at")
 _NAMES: Final = ("call_key", "queue", "queue_format_name", "context_handle", "_change_type")
 
 REQUEST_KEY_COLUMNS: Final = ("server_address", "queue_handle", "request_id")  # shared by a qm2qm Start and its cancel
+
+CHANGED_READS_SCHEMA: Final = pa.schema(
+    {
+        **dict.fromkeys(("connection_id", "protocol", "server_address"), pa.string()), EVENT_DATE: pa.date32(),
+        "opnum": pa.int32(), "queue_handle": pa.int64(), "request_id": pa.int64(),
+        **dict.fromkeys(_NAMES, pa.string()), "observed": pa.int64(), "at": pa.int64(),
+    }
+)  # fmt: skip
 
 PUBLISHED_KEYS_SCHEMA: Final = pa.schema(
     {"connection_id": pa.string(), "call_key": pa.string(), "published_keys": pa.list_(pa.string())}
@@ -138,13 +146,14 @@ RPC_CONNECTIONS_QUERY: Final = (
 class InputChanges:
     """The answers to the queries over the change feeds.
 
+    ``reads``: rows with ``CHANGED_READS_SCHEMA``, one for each changed call that uses a queue by its number.
     ``claims``: what handshakes claim (``CHANGED_BINDS_QUERY``). ``published_keys``: the dependency keys that changed
-    calls of silver.remote_read_calls publish, with the columns ``PUBLISHED_KEYS_SCHEMA``; None: too many.
+    calls of silver.remote_read_calls publish (``PUBLISHED_KEYS_SCHEMA``); None where they do not fit in memory.
     ``servers_with_earlier_capture_end``: servers whose last captured packet is earlier than before;
     ``renamed_queues``: former canonical names that have another canonical name now.
     """
 
-    reads: list[FeedRow] = field(default_factory=list)
+    reads: pa.Table
     client_calls: list[FeedRow] = field(default_factory=list)
     connections: list[FeedRow] = field(default_factory=list)
     expiring_attempts: list[FeedRow] = field(default_factory=list)
@@ -153,27 +162,27 @@ class InputChanges:
     servers_with_earlier_capture_end: Collection[str] = ()
     renamed_queues: Collection[str] = ()
 
-    @property
-    def exceeds_limit(self) -> bool:
-        """Whether there are more changes than can be named."""
-        return any(
-            len(rows) > MAX_RECOMPUTED
-            for rows in (self.reads, self.client_calls, self.connections, self.expiring_attempts, self.claims)
-        )
+    def places(self) -> list[tuple[str, date | None]]:
+        """Return the connections and event dates of changed calls."""
+        found = self.reads.group_by(["connection_id", EVENT_DATE]).aggregate([]).to_pylist()
+        return [(row["connection_id"], row[EVENT_DATE]) for row in found]
+
+    def calls_by_number(self, *opnums: int) -> pa.Table:
+        """Return the changed calls of some methods of qm2qm."""
+        is_qm2qm, opnum = pc.equal(self.reads["protocol"], "qm2qm"), self.reads["opnum"]
+        return self.reads.filter(pc.and_(is_qm2qm, pc.is_in(opnum, pa.array(opnums, opnum.type))))
 
     def latest_starts(self) -> dict[str, int]:
         """Return the latest qm2qm Start or purge of each server among the changed calls, microseconds."""
-        found: dict[str, int] = {}
-        for row in self.reads:
-            start = row["protocol"] == "qm2qm" and row["opnum"] in QUEUE_NUMBER_OPNUMS
-            if start and row["at"] is not None and row["server_address"] is not None:
-                found[row["server_address"]] = max(row["at"], found.get(row["server_address"], row["at"]))
-        return found
+        starts = self.calls_by_number(*QUEUE_NUMBER_OPNUMS).group_by("server_address").aggregate([("at", "max")])
+        known = starts.filter(pc.and_(pc.is_valid(starts["server_address"]), pc.is_valid(starts["at_max"])))
+        return dict(zip(known["server_address"].to_pylist(), known["at_max"].to_pylist(), strict=True))
 
     @property
     def remote_opens(self) -> list[FeedRow]:
         """The RemoteRead opens among the changed calls: they can show which names mean the same queue."""
-        return [row for row in self.reads if row["protocol"] == "RemoteRead"]
+        opens: list[FeedRow] = self.reads.filter(pc.equal(self.reads["protocol"], "RemoteRead")).to_pylist()
+        return opens
 
     @property
     def has_naming_calls(self) -> bool:
@@ -183,7 +192,7 @@ class InputChanges:
     @property
     def has_cancels(self) -> bool:
         """Whether a qm2qm cancel is among the changed calls."""
-        return any((row["protocol"], row["opnum"]) == ("qm2qm", CANCEL_OPNUM) for row in self.reads)
+        return len(self.calls_by_number(CANCEL_OPNUM)) > 0
 
     def connections_with_other_groups(self) -> dict[str, list[FeedRow]]:
         """Return the images, before and after, of connections that are new, deleted, regrouped, or have another end.
@@ -216,7 +225,8 @@ class InputChanges:
 
         ``numbered`` are the latest Starts of servers before the change, microseconds.
         """
-        calls = [row for row in (*self.reads, *self.client_calls) if (row["protocol"], row["opnum"]) in _OPENING]
+        calls = [*self.calls_by_number(*OPENING_OPNUMS).to_pylist()]
+        calls += [row for row in self.client_calls if row["protocol"] == "qmcomm" and row["opnum"] in OPENING_OPNUMS]
         at = [(row["server_address"], row["at"]) for row in calls if row["at"] is not None]
         at += [
             (rows[0]["server_address"], _moved_since(rows)) for rows in self.connections_with_other_groups().values()
@@ -253,8 +263,7 @@ def connections_before_change(images: Iterable[FeedRow]) -> dict[str, FeedRow | 
 def read_expiring_attempts(lake: Lake, cleanup_s: float) -> list[dict[str, Any]]:
     """Return the attempts that the end of the capture can decide, and until when it cannot, microseconds (``until``).
 
-    Each row has connection_id, event_date, server_address, and the key of one call that the attempt depends on. At
-    most one row more than ``MAX_RECOMPUTED``.
+    Each row has connection_id, event_date, server_address, and the key of one call that the attempt depends on.
     """
     held = "protocol = 'RemoteRead' AND returned_at IS NOT NULL"
     unanswered = f"returned_at IS NULL AND timeout_ms <> {_FOR_EVER}"
@@ -267,7 +276,7 @@ def read_expiring_attempts(lake: Lake, cleanup_s: float) -> list[dict[str, Any]]
         " FROM {attempts} WHERE outcome = 'in_flight'"
     )
     names = f"connection_id, {EVENT_DATE}, server_address, until, {dependency_keys.CALL_KEY} AS rests_on"
-    sql = f"SELECT {names} FROM ({each}) WHERE until IS NOT NULL LIMIT {MAX_RECOMPUTED + 1}"
+    sql = f"SELECT {names} FROM ({each}) WHERE until IS NOT NULL"
     rows: list[dict[str, Any]] = lake.query(sql, attempts=RECEIVE_ATTEMPTS).to_pylist()
     return rows
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +26,7 @@ from pipeline.attempts import (
 from pipeline.attempts.affected_scope import RecomputeScope
 from pipeline.attempts.attempt_rows import DISTINCT_TEXTS, attempts_function
 from pipeline.attempts.attempts_state import AttemptsState
-from pipeline.attempts.changed_rows import MAX_RECOMPUTED, RPC_CONNECTIONS_QUERY, InputChanges
+from pipeline.attempts.changed_rows import MAX_ROWS_IN_MEMORY, RPC_CONNECTIONS_QUERY, InputChanges
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
 from pipeline.attempts.operation_rows import NO_OPERATIONS, operations_function, servers_with_operations
 from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries, operation_queries
@@ -53,8 +53,10 @@ _ATTEMPTS: Final = DerivedTable(
     code_version="10",
     needs=(REMOTE_READ_CALLS,),
 )
-_MAX_SERVERS: Final = 5000  # whose capture ends the provenance keeps; with more, all rows are recomputed
-Capture: TypeAlias = tuple[list[str], int | None, int | None]
+_SERVERS: Final = """
+SELECT server, max(ends) AS ends, max(CASE WHEN packets_dropped > 0 THEN ends END) AS lossy
+FROM (SELECT explode(servers) AS server, unix_micros(last_packet_at) AS ends, packets_dropped FROM {captures})
+GROUP BY server"""
 
 
 def update(lake: Lake, *, cleanup: timedelta, declared: AliasGroups = ()) -> int:
@@ -73,7 +75,7 @@ class _AttemptsUpdate:
     """One update of the attempts, with the settings that it goes by.
 
     ``ends``: by server the last captured packet, and ``lost``: until when calls may have been lost, microseconds.
-    ``connections``: all RPC connections, None where they are too many.
+    ``connections``: all RPC connections, None where they do not fit in memory.
     """
 
     step: IncrementalUpdate
@@ -93,28 +95,33 @@ class _AttemptsUpdate:
         """Update aliases, operations, the messages' queues and attempts."""
         lake, feeds = self.lake, self.step.feeds
         queries: dict[str, Callable[[], Any]] = {
-            "captures": lambda: _read_captures(lake),
+            "servers": partial(_read_servers, lake),
             "aliases": lambda: AliasIndex.load(lake),
-            "connections": partial(lake.query_at_most, RPC_CONNECTIONS_QUERY, MAX_RECOMPUTED, connections=CONNECTIONS),
-            "reads": partial(feeds.rows, REMOTE_READ_CALLS, changed_rows.CHANGED_READS_QUERY, MAX_RECOMPUTED),
-            "clients": partial(feeds.rows, CLIENT_CALLS, changed_rows.CHANGED_CLIENT_CALLS_QUERY, MAX_RECOMPUTED),
-            "moved": partial(feeds.rows, CONNECTIONS, changed_rows.CHANGED_CONNECTIONS_QUERY, MAX_RECOMPUTED),
-            "claims": partial(feeds.rows, RPC_BINDS, CHANGED_BINDS_QUERY, MAX_RECOMPUTED),
+            "connections": partial(
+                lake.query_at_most, RPC_CONNECTIONS_QUERY, MAX_ROWS_IN_MEMORY, connections=CONNECTIONS
+            ),
+            "reads": partial(self._changed_calls, changed_rows.CHANGED_READS_QUERY, changed_rows.CHANGED_READS_SCHEMA),
+            "clients": partial(feeds.rows, CLIENT_CALLS, changed_rows.CHANGED_CLIENT_CALLS_QUERY),
+            "moved": partial(feeds.rows, CONNECTIONS, changed_rows.CHANGED_CONNECTIONS_QUERY),
+            "claims": partial(feeds.rows, RPC_BINDS, CHANGED_BINDS_QUERY),
             "steps": partial(read_clock_steps, lake),
             "expiring": partial(changed_rows.read_expiring_attempts, lake, self.cleanup_s),
-            "keys": self._published_keys,
+            "keys": partial(
+                self._changed_calls,
+                changed_rows.PUBLISHED_DEPENDENCY_KEYS_QUERY,
+                changed_rows.PUBLISHED_KEYS_SCHEMA,
+                MAX_ROWS_IN_MEMORY,
+            ),
             **{
-                f"opens of {table.name}": partial(
-                    feeds.rows, table, update_opens.changed_servers_query(table), MAX_RECOMPUTED
-                )
+                f"opens of {table.name}": partial(feeds.rows, table, update_opens.changed_servers_query(table))
                 for table in (REMOTE_READ_CALLS, CLIENT_CALLS)
             },
         }
         found = run_concurrently(queries)
-        ends = capture_gaps.latest_by_server((server, at) for servers, at, _ in found["captures"] for server in servers)
+        ends = {server: last for server, (last, _) in found["servers"].items() if last is not None}
         self.ends = earlier_ends(lake, ends, found["steps"].shown_by_taps())  # by other clocks it may be earlier
         self.connections, self.aliases = found["connections"], found["aliases"]
-        self.lost = _possible_loss(lake, self.connections, found["captures"])
+        self.lost = _possible_loss(lake, self.connections, found["servers"])
         return self.step.recompute(partial(self._find_scope, found), self._recompute)
 
     def _find_scope(self, found: Mapping[str, Any]) -> RecomputeScope:
@@ -125,7 +132,7 @@ class _AttemptsUpdate:
         lake, step, before = self.lake, self.step, self.step.kept(AttemptsState)
         feeds = [found[name] for name in ("reads", "clients", "moved", "expiring", "claims")]
         opened = [found[f"opens of {table.name}"] for table in (REMOTE_READ_CALLS, CLIENT_CALLS)]
-        if None in (*feeds, *opened) or before.ends is None or len(self.ends) > _MAX_SERVERS:
+        if any(each is None for each in (*feeds, *opened)) or before.ends is None:
             raise TooManyChangesError
         changes = InputChanges(*feeds)
         names_changed = changes.has_naming_calls or not step.has_same_inputs(str(QUEUE_SNAPSHOTS), "declared")
@@ -141,21 +148,18 @@ class _AttemptsUpdate:
             servers_with_earlier_capture_end=changed_ends(before.ends, self.ends).earlier,
             renamed_queues=renamed,
         )
-        if not changes.exceeds_limit:
-            update_opens.update_servers(
-                lake,
-                update_opens.servers_of_changed_connections(changes.connections)
-                .union(row["server_address"] for rows in opened for row in rows)
-                .union(connections_with_other_claims(changes.claims).values()),
-                renamed=renamed,
-                aliases=self.aliases.canonical_names,
-            )
+        update_opens.update_servers(
+            lake,
+            update_opens.servers_of_changed_connections(changes.connections)
+            .union(row["server_address"] for rows in opened for row in rows)
+            .union(connections_with_other_claims(changes.claims).values()),
+            renamed=renamed,
+            aliases=self.aliases.canonical_names,
+        )
         cancels = before.cancels or changes.has_cancels
         scope = affected_scope.find_recompute_scope(
             lake, changes, self.connections, self.ends, numbered=before.numbered, cancels=cancels
         )
-        if scope is None:
-            raise TooManyChangesError
         starts = changes.latest_starts()
         # Of servers that no capture holds any more nothing is left to be recomputed either.
         numbered = {
@@ -172,12 +176,14 @@ class _AttemptsUpdate:
             self.aliases = AliasIndex.load(self.lake)
         self.step.renew_versions(QUEUE_ALIASES)
 
-    def _published_keys(self) -> pa.Table | None:
-        """Return the dependency keys that changed calls publish; None where they are not known, or too many."""
+    def _changed_calls(self, sql: str, schema: pa.Schema, limit: int | None = None) -> pa.Table | None:
+        """Return what a query tells of changed calls of silver.remote_read_calls.
+
+        None where they are not known, or more than fit in memory (``limit``).
+        """
         feeds = self.step.feeds
-        if feeds.is_unchanged(REMOTE_READ_CALLS):
-            return changed_rows.PUBLISHED_KEYS_SCHEMA.empty_table()
-        return feeds.table(REMOTE_READ_CALLS, changed_rows.PUBLISHED_DEPENDENCY_KEYS_QUERY, MAX_RECOMPUTED)
+        found = feeds.table(REMOTE_READ_CALLS, sql, limit)
+        return schema.empty_table() if found is None and feeds.is_unchanged(REMOTE_READ_CALLS) else found
 
     # Some attempts, or all
 
@@ -222,8 +228,7 @@ class _AttemptsUpdate:
             RECEIVE_ATTEMPTS: self._replace_attempts,
         }
         written = run_concurrently(steps)[RECEIVE_ATTEMPTS]
-        known_ends = self.ends if len(self.ends) <= _MAX_SERVERS else None
-        step.keep(AttemptsState(known_ends, numbered, cancels, self.lost))
+        step.keep(AttemptsState(self.ends, numbered, cancels, self.lost))
         step.note_provenance()
         return written
 
@@ -252,16 +257,16 @@ def _replace_all(lake: Lake, table: Table, query: GroupedQuery) -> int:
     return lake.versions.rows_written(table)
 
 
-def _read_captures(lake: Lake) -> list[Capture]:
-    """Return of each capture its servers, its last packet in microseconds, and how many packets were dropped."""
-    sql = (
-        "SELECT servers, unix_micros(last_packet_at) AS `at`, packets_dropped FROM {captures} WHERE servers IS NOT NULL"
-    )
-    rows = lake.query(sql, captures=CAPTURE_FILES)
-    return [*zip(*(column.to_pylist() for column in rows.columns), strict=True)]
+def _read_servers(lake: Lake) -> dict[str, tuple[int | None, int | None]]:
+    """Return of each server the last packet of its captures, and of those that dropped packets, microseconds."""
+    rows = lake.query(_SERVERS, captures=CAPTURE_FILES)
+    columns = [column.to_pylist() for column in rows.columns]
+    return {server: (last, lossy) for server, last, lossy in zip(*columns, strict=True)}
 
 
-def _possible_loss(lake: Lake, connections: pa.Table | None, captures: list[Capture]) -> dict[str, int]:
+def _possible_loss(
+    lake: Lake, connections: pa.Table | None, servers: Mapping[str, tuple[int | None, int | None]]
+) -> dict[str, int]:
     """Return until when calls at each server may have been lost, microseconds; ``connections``: None if too many."""
     columns = ["server_address", "last_packet_at", "missing_bytes"]
     if connections is None:
@@ -272,4 +277,4 @@ def _possible_loss(lake: Lake, connections: pa.Table | None, captures: list[Capt
     else:
         rows = connections.filter(pc.greater(connections["missing_bytes"], 0)).select(columns)
     values = zip(*(column.to_pylist() for column in rows.columns), strict=True)
-    return capture_gaps.possible_loss_until(values, captures)
+    return capture_gaps.possible_loss_until(values, ((server, lossy) for server, (_, lossy) in servers.items()))

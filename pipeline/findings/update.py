@@ -265,7 +265,11 @@ class _FindingsUpdate:
     def _evaluate_in_memory(
         self, affected: AffectedAssociations, servers: ServersInput, connections: pa.Table
     ) -> tuple[pa.Table, pa.Table]:
-        """Return the findings of what is affected, as they are now and in the table; ``connections`` are affected."""
+        """Return the findings of what is affected, as they are now and in the table; ``connections`` are affected.
+
+        ``_evaluate_by_server`` gives the same: of a few calls it takes more queries (160 for 148, of 14 runs with one
+        small capture each) and a quarter more processor time.
+        """
         lake, names, dates = self.lake, affected.connections, dates_condition(connection_dates(connections))
         where = f"connection_id IN {{names}} AND {dates}"
         parts = {"reads": REMOTE_READ_INPUT, "clients": CLIENT_CALL_INPUT, "management": MANAGEMENT_CALL_INPUT}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, POST_IMAGES, ChangesSince
-
-MAX_CHANGED_ROWS: Final = 2_000_000  # that the driver takes: keys and a few facts
 
 
 class NetChanges(NamedTuple):
@@ -30,15 +28,13 @@ class NetChanges(NamedTuple):
 def net_changes(
     lake: Lake, feed: ChangesSince, key: str, facts: Mapping[str, str], where: str = "TRUE"
 ) -> NetChanges | None:
-    """Return the net change of the rows of a feed that meet a condition; ``facts`` are SQL by name.
+    """Return the net change of the rows of a feed that meet a condition, None where it is not known.
 
-    None where the changes are not known, or are more than ``MAX_CHANGED_ROWS``.
+    ``facts`` are SQL by name: of every changed row the driver takes these and the key.
     """
     try:
-        found = lake.query_at_most(net_changes_sql(key, facts, where), MAX_CHANGED_ROWS, feed=feed)
+        found = lake.query(net_changes_sql(key, facts, where), feed=feed)
     except CHANGE_FEED_ERRORS:
-        return None
-    if found is None:
         return None
     before = found.filter(pc.and_(found["is_first"], pc.invert(found["is_now"])))
     return NetChanges(before, found.filter(found["is_now"]), found[key])

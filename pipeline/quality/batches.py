@@ -29,7 +29,7 @@ from pipeline.quality.suites import Lookup, Suite, SuiteError
 from schemas.table import EVENT_DATE, Table, quoted
 from udfs.times import datetime_to_us
 
-MAX_CHANGED_VALUES: Final = 100_000  # that the driver takes; with more, the whole table is checked
+MAX_ROWS_IN_MEMORY: Final = 100_000  # of a suite; more are checked in Spark
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class ChangedValues:
 
 
 ColumnChanges = Mapping[tuple[Table, str], ChangedValues | None]
-"""The changed values by table and column; None: unknown, or too many."""
+"""The changed values by table and column; None: unknown."""
 
 
 def read_column_changes(feeds: ChangeFeeds, suites: Collection[Suite]) -> ColumnChanges:
@@ -56,7 +56,7 @@ def _changed_values(feeds: ChangeFeeds, table: Table, column: str) -> ChangedVal
     added = f"{CHANGE_COLUMNS[0]} IN ({', '.join(map(repr, POST_IMAGES))})"
     net = f"CAST(sum(CASE WHEN {added} THEN 1 ELSE -1 END) AS bigint) AS net"
     sql = f"SELECT {_value_and_day(table, column)}, {net} FROM {{feed}} GROUP BY ALL"
-    rows = feeds.rows(table, sql, MAX_CHANGED_VALUES)
+    rows = feeds.rows(table, sql)
     if rows is None:
         return None
     found = ChangedValues()
@@ -98,7 +98,7 @@ class BatchOptions:
     all_rows: bool
     now: datetime
     machines: Sequence[str] = ()
-    max_rows_in_memory: int = MAX_CHANGED_VALUES
+    max_rows_in_memory: int = MAX_ROWS_IN_MEMORY
 
 
 def select_batch(lake: Lake, suite: Suite, changes: ColumnChanges, options: BatchOptions) -> CheckBatch | None:

@@ -20,7 +20,7 @@ from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState
 from pipeline.lake.lake import Lake
 from pipeline.quality.batches import (
-    MAX_CHANGED_VALUES,
+    MAX_ROWS_IN_MEMORY,
     BatchOptions,
     CheckBatch,
     add_lookup_columns,
@@ -62,7 +62,7 @@ class CheckOptions:
     machines: Sequence[str] = ()
     all_rows: bool = False
     include_clock_suites: bool = False
-    max_rows_in_memory: int = MAX_CHANGED_VALUES
+    max_rows_in_memory: int = MAX_ROWS_IN_MEMORY
 
 
 @dataclass(slots=True)

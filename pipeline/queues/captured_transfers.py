@@ -8,24 +8,63 @@ without a missing byte. Nothing else shows that no file is missing between them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from pipeline.lake.lake import Lake
-from pipeline.queues.queue_managers import QueueManagerNames
+from pipeline.queues.queue_managers import QueueManagerNames, names_table
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 
 Span: TypeAlias = tuple[int, int]
 """Beginning and end."""
 SPAN_INPUTS: Final = (CONNECTIONS, CAPTURE_FILES)
-_CONNECTIONS: Final = """
-SELECT client_address, server_address, unix_micros(first_packet_at) AS begins, unix_micros(last_packet_at) AS ends,
-  missing_bytes = 0 AS whole
-FROM {connections} WHERE kind = 'binary_protocol' AND first_packet_at IS NOT NULL"""
-_CAPTURES: Final = """
-SELECT explode(servers) AS server, unix_micros(first_packet_at) AS begins, unix_micros(last_packet_at) AS ends
-FROM {captures} WHERE servers IS NOT NULL AND first_packet_at IS NOT NULL"""
+# The connections of the binary protocol, by the queue managers at their ends.
+_ENDS: Final = """
+ends AS (
+  SELECT coalesce(named.name, sides.address) AS machine, server_address, unix_micros(first_packet_at) AS begins,
+    unix_micros(last_packet_at) AS ends, missing_bytes = 0 AS whole
+  FROM (
+    SELECT *, explode(array(client_address, server_address)) AS address
+    FROM {connections} WHERE kind = 'binary_protocol' AND first_packet_at IS NOT NULL
+  ) AS sides LEFT JOIN {names} AS named ON named.address = sides.address
+)"""
+# Captures that overlap, joined; the last end of those before, in their order.
+_OVERLAPPING: Final = """
+captures AS (
+  SELECT machine, files.begins, files.ends, max(files.ends) OVER (
+    PARTITION BY machine ORDER BY files.begins, files.ends ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+  ) AS reach
+  FROM (SELECT DISTINCT machine, server_address FROM ends) AS pairs JOIN (
+    SELECT explode(servers) AS server, unix_micros(first_packet_at) AS begins, unix_micros(last_packet_at) AS ends
+    FROM {captures} WHERE servers IS NOT NULL AND first_packet_at IS NOT NULL
+  ) AS files ON files.server = pairs.server_address
+), overlapping AS (
+  SELECT machine, min(begins) AS begins, max(ends) AS ends FROM (
+    SELECT *, sum(CASE WHEN begins <= reach THEN 0 ELSE 1 END) OVER (
+      PARTITION BY machine ORDER BY begins, ends ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+    ) AS place FROM captures
+  ) AS placed GROUP BY machine, place
+)"""
+# Those between which a connection goes on, joined: the latest end of the whole connections that began up to their end.
+_SPANS: Final = f"""
+WITH {_ENDS}, {_OVERLAPPING}, reached AS (
+  SELECT *, max(connection_ends) OVER (
+    PARTITION BY machine ORDER BY moment, is_capture ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+  ) AS reach
+  FROM (
+    SELECT machine, ends AS moment, 1 AS is_capture, begins, CAST(NULL AS bigint) AS connection_ends FROM overlapping
+    UNION ALL SELECT machine, begins, 0, NULL, ends FROM ends WHERE whole
+  ) AS events
+), followed AS (
+  SELECT machine, begins, moment AS ends, lag(reach) OVER (PARTITION BY machine ORDER BY begins) AS reach
+  FROM reached WHERE is_capture = 1
+)
+SELECT machine, min(begins) AS begins, max(ends) AS ends FROM (
+  SELECT *, sum(CASE WHEN begins <= reach THEN 0 ELSE 1 END) OVER (
+    PARTITION BY machine ORDER BY begins ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+  ) AS place FROM followed
+) AS placed WHERE machine IS NOT NULL GROUP BY machine, place ORDER BY machine, begins"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,44 +98,10 @@ NOT_CAPTURED: Final = CapturedTransfers()
 
 def read_captured_transfers(lake: Lake, names: QueueManagerNames) -> CapturedTransfers:
     """Return when transfers were captured, by the names of queue managers in gold."""
-    connections = lake.query(_CONNECTIONS, connections=CONNECTIONS)
-    if not connections.num_rows:
-        return NOT_CAPTURED
-    servers: defaultdict[str, set[str]] = defaultdict(set)
-    lasting: defaultdict[str, list[Span]] = defaultdict(list)
-    for client, server, begins, ends, whole in zip(
-        *(column.to_pylist() for column in connections.columns), strict=True
-    ):
-        for name in {names.name_by_address.get(address, address) for address in (client, server)}:
-            servers[name].add(server)
-            if whole:
-                lasting[name].append((begins, ends))
-    captures: defaultdict[str, list[Span]] = defaultdict(list)
-    for row in lake.query(_CAPTURES, captures=CAPTURE_FILES).to_pylist():
-        captures[row["server"]].append((row["begins"], row["ends"]))
-    return CapturedTransfers(
-        {
-            name: join_spans({span for server in theirs for span in captures[server]}, lasting[name])
-            for name, theirs in servers.items()
-        }
+    found = lake.query(
+        _SPANS, connections=CONNECTIONS, captures=CAPTURE_FILES, names=names_table(names.name_by_address)
     )
-
-
-def join_spans(captures: Iterable[Span], lasting: Iterable[Span]) -> list[Span]:
-    """Join the spans of captures that overlap, or between which one of the ``lasting`` connections went on."""
-    bridges = sorted(lasting)
-    place, reach = 0, -1  # the latest end of the connections that began up to a time
-    joined: list[Span] = []
-    for begin, end in sorted(captures):
-        if not joined:
-            joined.append((begin, end))
-            continue
-        first, last = joined[-1]
-        while place < len(bridges) and bridges[place][0] <= last:
-            reach = max(reach, bridges[place][1])
-            place += 1
-        if begin <= max(last, reach):
-            joined[-1] = (first, max(last, end))
-        else:
-            joined.append((begin, end))
-    return joined
+    spans: defaultdict[str, list[Span]] = defaultdict(list)
+    for machine, begins, ends in zip(*(column.to_pylist() for column in found.columns), strict=True):
+        spans[machine].append((begins, ends))
+    return CapturedTransfers(dict(spans))

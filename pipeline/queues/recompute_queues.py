@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from pipeline.arrow_rows import times_to_us
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.incremental import TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.queues import eod_transfers, queue_rows
 from pipeline.queues.captured_transfers import NOT_CAPTURED, CapturedTransfers
@@ -30,7 +29,7 @@ from schemas.table import Table
 from udfs.queues.normal_form import split_queue_suffix
 from udfs.rows import RowDict
 
-MAX_EVENTS_IN_MEMORY: Final = 300_000  # of queues, per call
+MAX_EVENTS_IN_MEMORY: Final = 300_000  # of queues that are recomputed together; one queue may have more
 _INTERVAL_KINDS: Final = frozenset({"snapshot", "pause", "resume", "purge"})  # events that begin an interval
 _SERIES: Final = ("queue_manager", "queue", "queue_format_name")
 
@@ -50,18 +49,38 @@ def recompute(reader: QueueStateReader, queues: Collection[str], since: int, del
     """Recompute the rows of some queues (canonical names) from a time on, and add the changes to ``deltas``.
 
     A later call for other queues takes the earlier changes into account. Of rows with the same key the last one counts.
+    Of queues with many events some are recomputed after the others.
     """
-    _QueueRecompute(reader, frozenset(queues), since, deltas).run()
+    before = {table: (len(delta.rows), len(delta.existing)) for table, delta in deltas.items()}
+    try:
+        _QueueRecompute(reader, frozenset(queues), since, deltas).run()
+    except TooManyEventsError:
+        for table, (rows, existing) in before.items():
+            del deltas[table].rows[rows:], deltas[table].existing[existing:]
+        names, half = sorted(queues), len(queues) // 2
+        if not half:
+            recompute(replace(reader, is_limited=False), names, since, deltas)
+            return
+        for some in (names[:half], names[half:]):
+            recompute(reader, some, since, deltas)
+
+
+class TooManyEventsError(Exception):
+    """Queues have more events than are read together."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStateReader:
-    """Reads events and gold rows of queues from the lake. Times are microseconds; gold rows come as Arrow tables."""
+    """Reads events and gold rows of queues from the lake. Times are microseconds; gold rows come as Arrow tables.
+
+    ``is_limited``: of queues with more than ``MAX_EVENTS_IN_MEMORY`` events none are read, TooManyEventsError.
+    """
 
     lake: Lake
     names: QueueNames
     settings: QueueSettings
     captured: CapturedTransfers = NOT_CAPTURED
+    is_limited: bool = True
 
     def read_queue_events(self, queues: Collection[str], since: int) -> list[RowDict]:
         """Return the events of queues since a time, without the messages that come and go."""
@@ -85,11 +104,12 @@ class QueueStateReader:
         def read(query: queue_rows.EventQuery) -> pa.Table:
             sql = query.build_sql(self.settings, max(since, 0), f"{query.queue_column} IN {{queues}}")
             names = queues if query.table in queue_rows.CANONICAL_QUEUE_TABLES else raw
-            return self.lake.query(f"{sql} LIMIT {MAX_EVENTS_IN_MEMORY + 1}", rows=query.table, queues=names)
+            most = f" LIMIT {MAX_EVENTS_IN_MEMORY + 1}" if self.is_limited else ""
+            return self.lake.query(f"{sql}{most}", rows=query.table, queues=names)
 
         found = run_concurrently({place: partial(read, query) for place, query in enumerate(queries)})
-        if sum(rows.num_rows for rows in found.values()) > MAX_EVENTS_IN_MEMORY:
-            raise TooManyChangesError
+        if self.is_limited and sum(rows.num_rows for rows in found.values()) > MAX_EVENTS_IN_MEMORY:
+            raise TooManyEventsError
         every = queue_rows.to_uniform_rows(chain.from_iterable(rows.to_pylist() for rows in found.values()))
         return [row for row in queue_rows.with_canonical_names(every, self.names) if row["queue"] in queues]
 

@@ -54,7 +54,6 @@ _HISTORIES: Final = DerivedTable(
     code_version="5", needs=(QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, MESSAGE_TRANSFERS),
 )  # fmt: skip
 _OUTPUTS: Final = (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)
-_MAX_CHANGES: Final = 200_000  # queues with changes; with more, all rows are recomputed
 _EPOCH: Final = 0  # a time before all others
 _FEEDS: Final = ("snapshots", "attempts", "transfers", "actions", "operations")  # rows with a queue and a time
 
@@ -121,11 +120,11 @@ class _QueuesUpdate:
         queries: dict[str, Callable[[], Any]] = {
             "hosts": partial(self.lake.select, HOSTS, "TRUE", ("queue_manager_id", "host_name", "address")),
             "aliases": lambda: AliasIndex.load(self.lake).canonical_names,
-            "snapshots": partial(feeds.rows, QUEUE_SNAPSHOTS, _CHANGED_SNAPSHOTS, _MAX_CHANGES),
+            "snapshots": partial(feeds.rows, QUEUE_SNAPSHOTS, _CHANGED_SNAPSHOTS),
             "attempts": partial(self._changed_traffic, queue_rows.READ_EVENT_QUERY),
             "transfers": partial(self._changed_traffic, queue_rows.TRANSFER_EVENT_QUERY),
-            "actions": partial(feeds.rows, MANAGEMENT_CALLS, _CHANGED_ACTIONS, _MAX_CHANGES),
-            "operations": partial(feeds.rows, QUEUE_OPERATIONS, _CHANGED_OPERATIONS, _MAX_CHANGES),
+            "actions": partial(feeds.rows, MANAGEMENT_CALLS, _CHANGED_ACTIONS),
+            "operations": partial(feeds.rows, QUEUE_OPERATIONS, _CHANGED_OPERATIONS),
             "renamed": lambda: queue_aliases.replaced_canonical_names(feeds),
         }
         found = run_concurrently(queries)
@@ -160,7 +159,7 @@ class _QueuesUpdate:
             return []
         events = query.build_sql(self.settings, 0, "TRUE").replace("{rows}", "{feed}")
         sql = f"SELECT queue, min(`at`) AS `at` FROM ({events}) GROUP BY queue"
-        return self.step.feeds.rows(query.table, sql, _MAX_CHANGES)
+        return self.step.feeds.rows(query.table, sql)
 
     def _affected_queues(self, found: Mapping[str, Any]) -> dict[str, int]:
         """Return the queues with changes, and since when, microseconds.

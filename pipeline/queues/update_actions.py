@@ -82,7 +82,7 @@ class _ActionsUpdate(QueueManagerTableUpdate):
         """Return the time since which actions are affected, microseconds; empty where none is; TooManyChangesError."""
         if self._is_renamed():
             raise TooManyChangesError
-        found = [row["at"] for table, sql in _CHANGES.items() for row in self.step.changes(table, sql, 1)]
+        found = [row["at"] for table, sql in _CHANGES.items() for row in self.step.changes(table, sql)]
         times = [at - self.max_gap for at in found if at is not None]
         return [min(times)] if times else []
 

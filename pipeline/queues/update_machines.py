@@ -21,7 +21,6 @@ from schemas.queue_history import MACHINE_HISTORY
 from udfs.columns.absent import BEFORE_ALL
 
 _MACHINES: Final = DerivedTable(MACHINE_HISTORY, machine_rows.EVENT_TABLES, code_version="1")
-_MAX_CHANGES: Final = 100_000  # queue managers with changes; with more, all rows are recomputed
 
 # The last interval of each changed queue manager that began before the change, of those that end at a time or later.
 _LAST_UNCHANGED: Final = """
@@ -50,7 +49,7 @@ class _MachinesUpdate(QueueManagerTableUpdate):
         for table in machine_rows.EVENT_TABLES:
             events = machine_rows.events_sql(table).replace("{rows}", "{feed}")
             sql = f"SELECT machine, min(`at`) AS `at` FROM ({events}) AS every GROUP BY machine"
-            for row in self.step.changes(table, sql, _MAX_CHANGES, names=self.names):
+            for row in self.step.changes(table, sql, names=self.names):
                 changed[row["machine"]] = min(row["at"], changed.get(row["machine"], row["at"]))
         for old, new in self.renamed():
             changed |= {old: BEFORE_ALL, new: BEFORE_ALL}

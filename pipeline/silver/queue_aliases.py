@@ -70,7 +70,6 @@ FROM (
   FROM {{snapshots}} WHERE pathname IS NOT NULL OR formatname IS NOT NULL
 )
 WHERE place = 1"""
-_MAX_CHANGES: Final = 1_000_000  # of the table that are read from its change feed
 _EVIDENCE_KEY: Final = ("queue", "other_queue", "named_as", "evidence")
 
 
@@ -165,9 +164,7 @@ def earliest_evidence(evidence: pa.Table) -> pa.Table:
 
 def replaced_canonical_names(feeds: ChangeFeeds) -> set[str] | None:
     """Return canonical names that changes of the table replaced by others; None if the change feed cannot show it."""
-    rows = feeds.rows(
-        QUEUE_ALIASES, "SELECT queue, canonical_queue, _change_type, _commit_version FROM {feed}", _MAX_CHANGES
-    )
+    rows = feeds.rows(QUEUE_ALIASES, "SELECT queue, canonical_queue, _change_type, _commit_version FROM {feed}")
     if rows is None:
         return None
     before = _canonical_names_at(rows, old=True)

@@ -327,9 +327,11 @@ def test_another_clean_up_timer_computes_all_anew(story):
     assert story.outcomes()["start"] == "expired"
 
 
-@pytest.mark.long
-def test_too_many_changes_to_be_named_compute_all_anew(story, monkeypatch):
-    monkeypatch.setattr(changed_rows, "MAX_RECOMPUTED", 1)
+def test_what_does_not_fit_in_memory_is_looked_up_and_nothing_else_is_computed(story, monkeypatch):
+    monkeypatch.setattr(attempts_update, "MAX_ROWS_IN_MEMORY", 0)
+    monkeypatch.setattr(attempts_update._AttemptsUpdate, "_recompute_all", None)
     story.change(read("start", START, 1, 3, **WAITING | {"action": 0x80000000}), gone=["alone"])
-    story.written()
-    assert story.outcomes()["start"] == "peeked"
+    assert story.written() == ["alone", "start"]
+    assert story.outcomes() == {"start": "peeked", "far": "in_flight", "waits": "in_flight"}
+    story.add(read("cancel", QM_CANCEL, 4, 4.5, connection_id="c2", **ON_QUEUE, hresult=0))
+    assert story.written() == ["waits"]

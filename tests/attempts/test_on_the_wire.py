@@ -106,11 +106,13 @@ def unseen_of(tables):
         (row["server_address"], micros(row["last_packet_at"]), row["missing_bytes"])
         for row in tables["connections"].to_pylist()
     ]
-    captures = [
-        (row["servers"] or (), micros(row["last_packet_at"]), row["packets_dropped"])
+    dropped = [
+        (server, micros(row["last_packet_at"]))
         for row in tables["capture_files"].to_pylist()
+        for server in row["servers"] or ()
+        if row["packets_dropped"]
     ]
-    return {"capture_loss": possible_loss_until(connections, captures)}
+    return {"capture_loss": possible_loss_until(connections, dropped)}
 
 
 def with_wrong_times(chance, records):

@@ -14,7 +14,6 @@ from end_to_end.lakes import facts, tables
 from jobs import run_all
 from pipeline.attempts import server_slices
 from pipeline.attempts import update as attempts_update
-from pipeline.attempts.capture_gaps import latest_by_server
 from pipeline.dashboards.dashboard_data import to_json_value
 from pipeline.dashboards.datasets import DATASETS
 from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
@@ -98,8 +97,7 @@ def test_slices_of_servers_change_no_finding(lakes, store, monkeypatch):
 def test_slices_of_conversations_change_no_attempt(lakes, store, monkeypatch):
     """Of slices of one call, so that conversations are cut too: the same attempts as of whole servers."""
     lake = lakes[store]
-    captures = attempts_update._read_captures(lake)
-    ends = latest_by_server((server, at) for servers, at, _ in captures for server in servers)
+    ends = {server: last for server, (last, _) in attempts_update._read_servers(lake).items()}
     update = attempts_update._AttemptsUpdate(SimpleNamespace(lake=lake), 300, (), ends)
     whole = lake.map_few_groups(update._attempts(None)).sort_by("attempt_key").to_pylist()
     monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)

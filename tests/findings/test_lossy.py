@@ -62,7 +62,7 @@ def check(project, folder, name, rounds):
 
 @pytest.mark.parametrize("name", SHORT)
 def test_gaps_make_no_error(project, tmp_path, name):
-    check(project, tmp_path, name, rounds=range(6))
+    check(project, tmp_path, name, rounds=range(4))
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from hostile import TEXTS
 from jobs import check_quality, run_all
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries import answer
 from pipeline.quality.check import CheckOptions, check_suites
 from pipeline.quality.suites import Expectation, Suite, SuiteError, read_suites
 from schemas.attempts import RECEIVE_ATTEMPTS
@@ -141,6 +142,16 @@ def test_many_rows_are_judged_by_spark_as_few_are_here(lake, suites, fresh):
     ]
     version = lake.version(RPC_CALLS)
     lake.restore(RPC_CALLS, version - 1)
+
+
+def test_of_many_changed_rows_spark_judges_these_and_no_others(lake, suites, fresh, monkeypatch):
+    monkeypatch.setattr(answer, "MAX_IN_LIST", 0)  # keys of more rows are joined
+    run_check(lake, suites, fresh, "before")
+    doubled_call(lake)
+    found = run_check(lake, suites, fresh, "changed", max_rows_in_memory=0)
+    assert ("rpc_calls", "keys_unique") in failed(found)
+    assert {row["scope"] for row in found.rows if row["suite"] == "rpc_calls"} == {"changed"}
+    lake.restore(RPC_CALLS, lake.version(RPC_CALLS) - 1)
 
 
 def test_the_job_shuts_the_gate_and_writes_pages(lake, fresh, project, tmp_path, capsys):

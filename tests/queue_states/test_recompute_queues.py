@@ -22,7 +22,7 @@ from pipeline.queues.queue_rows import (
     snapshot_observations,
     with_sender_queues,
 )
-from pipeline.queues.recompute_queues import RowDelta, recompute
+from pipeline.queues.recompute_queues import RowDelta, TooManyEventsError, recompute
 from queue_states.queue_events import FAR, FAR_NAME, MINUTE, US, event, incoming, outgoing, read, snapshot, us
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import QUEUE_HISTORY
@@ -45,6 +45,8 @@ class InMemoryTables:
     fully_recomputed: frozenset = frozenset()  # queues that are always recomputed from the beginning
     events: list = field(default_factory=list)
     rows: dict = field(default_factory=lambda: {table: [] for table in TABLES})
+    together: int = 1_000_000  # events that are read at a time
+    is_limited: bool = True
 
     def read_queue_events(self, queues, since):
         return [row for row in self._all(queues, since) if row["kind"] not in TRAFFIC]
@@ -56,7 +58,10 @@ class InMemoryTables:
         return [row for row in self._all(queues, since) if row["kind"] not in ("snapshot", "pause", "resume")]
 
     def _all(self, queues, since):
-        return [row for row in self.events if row["queue"] in queues and row["at"] >= since]
+        found = [row for row in self.events if row["queue"] in queues and row["at"] >= since]
+        if self.is_limited and len(found) > self.together:
+            raise TooManyEventsError
+        return found
 
     def read_rows_since(self, table, queues, since, column="queue"):
         at = "valid_to" if table == QUEUE_HISTORY else "observed_at"
@@ -154,10 +159,11 @@ def unique(rows):
     st.lists(st.integers(0, 4), min_size=30, max_size=30),
     st.booleans(),
     st.sampled_from([(), (FAR,), (OTHER,)]),
+    st.sampled_from([1, 5, 1_000_000]),
 )
 @settings(max_examples=examples(100), deadline=None)
-def test_any_number_of_runs_in_any_order_equals_one_of_everything(rows, run_of, in_order, whole):
-    tables = InMemoryTables(fully_recomputed=frozenset(whole))
+def test_any_number_of_runs_in_any_order_equals_one_of_everything(rows, run_of, in_order, whole, together):
+    tables = InMemoryTables(fully_recomputed=frozenset(whole), together=together)
     runs = defaultdict(list)
     if in_order:  # as scheduled runs receive them
         rows = sorted(rows, key=lambda row: row["at"])
@@ -172,11 +178,12 @@ def test_any_number_of_runs_in_any_order_equals_one_of_everything(rows, run_of, 
 
 
 @given(
-    st.lists(SNAPSHOTS | OPERATIONS | READS | SENDING | RECEIVING, min_size=2, max_size=20).map(unique), st.randoms()
-)
+    st.lists(SNAPSHOTS | OPERATIONS | READS | SENDING | RECEIVING, min_size=2, max_size=20).map(unique), st.randoms(),
+    st.sampled_from([1, 5, 1_000_000]),
+)  # fmt: skip
 @settings(max_examples=examples(60), deadline=None)
-def test_what_goes_again_leaves_nothing_behind(rows, random):
-    tables = InMemoryTables()
+def test_what_goes_again_leaves_nothing_behind(rows, random, together):
+    tables = InMemoryTables(together=together)
     tables.run(rows)
     gone = random.sample(rows, random.randint(1, len(rows)))
     tables.run([], gone)

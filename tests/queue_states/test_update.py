@@ -6,8 +6,8 @@ from jobs import run_all
 from jobs.config import Config
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
+from pipeline.queues import recompute_queues, update_actions, update_machines
 from pipeline.queues import update as queues_update
-from pipeline.queues import update_actions, update_machines
 from pipeline.queues.update import update
 from schemas.attempts import QUEUE_OPERATIONS
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
@@ -51,6 +51,7 @@ def test_states_follow_run_by_run_as_if_made_anew(spark, project, tmp_path, monk
     data = project / "data"
     landed = sorted((data / "estate" / "snapshots").iterdir())
     run(lake, data / "sample" / "04-qmmgmt.pcapng", snapshots=landed[::2])
+    monkeypatch.setattr(recompute_queues, "MAX_EVENTS_IN_MEMORY", 20)  # some queues at a time, some alone
     run(
         lake, data / "sample" / "01-remoteread-ndr.pcap", data / "sample" / "09-transactions-and-moves.pcapng",
         data / "estate" / "wire", snapshots=landed[1::2],

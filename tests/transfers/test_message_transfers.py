@@ -211,8 +211,10 @@ def test_runs_in_parts_give_what_is_computed_row_by_row(tmp_path, monkeypatch, s
     assert update_messages.update(parts, "run", SETTINGS) == 0
 
 
-def test_a_few_changes_are_not_a_recomputation(lake, monkeypatch):
+@pytest.mark.parametrize("together", [20, 10**6], ids=["some at a time", "together"])
+def test_changes_of_any_number_are_not_a_recomputation(lake, monkeypatch, together):
     draw = Random(1)
+    monkeypatch.setattr(update_messages, "MAX_SENDINGS_TOGETHER", together)
     silver = random_silver(draw)
     update(lake, part(silver, draw, 0.7))
     monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda _: pytest.fail("all are recomputed"))

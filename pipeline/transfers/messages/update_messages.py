@@ -43,13 +43,13 @@ from pipeline.transfers.messages.sender_clocks import CHANGED_CLOCKS_SQL, clocks
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
-from schemas.table import EVENT_DATE, Table
+from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 from udfs.times import timedelta_to_us
 
-MAX_SENDINGS_TOGETHER: Final = 500_000  # whose rows are computed together, when all are
-MAX_AFFECTED: Final = 200_000  # message_ids; with more, all rows are recomputed
+MAX_SENDINGS_TOGETHER: Final = 500_000  # whose rows are computed together
+_SENDINGS_OF_MESSAGE: Final = 2  # about: what is affected is counted in messages
 _MESSAGE_TRANSFERS: Final = DerivedTable(
     MESSAGE_TRANSFERS, (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES), code_version="7", needs=(SENDINGS,)
 )
@@ -57,7 +57,6 @@ _BUCKETS: Final = 1 << 16  # of message_ids, by the first four digits of a hash
 _WAITS: Final = "outcome IN ('in_flight', 'unacknowledged')"
 _CHANGED_MESSAGES: Final = """
 SELECT DISTINCT message_id AS id FROM {feed} WHERE packet_key IS NOT NULL AND message_id IS NOT NULL"""
-_CHANGED_SENDINGS: Final = "SELECT DISTINCT packet_key AS id FROM {feed}"
 _ADMINISTRATION_ACKS: Final = """
 SELECT DISTINCT correlation_id AS id FROM {feed}
 WHERE message_kind = 'administration_ack' AND correlation_id IS NOT NULL"""
@@ -83,9 +82,9 @@ SELECT DISTINCT connection_id AS id FROM (
 )"""
 _HANDSHAKES: Final = f"""
 SELECT address, queue_manager, shown_at FROM ({HANDSHAKES_SQL}) WHERE {SHOWN_SQL} AND address IN {{addresses}}"""
-_OF_PACKETS: Final = """
+_CHANGED_SENDINGS: Final = """
 SELECT DISTINCT message_id AS id FROM {messages}
-WHERE packet_key IN (SELECT value FROM {packets}) AND message_id IS NOT NULL"""
+WHERE packet_key IN (SELECT packet_key FROM {feed}) AND message_id IS NOT NULL"""
 _TRACED: Final = """
 SELECT DISTINCT m.message_id AS id FROM {messages} AS m JOIN {reports} AS r
   ON r.ordinal = m.message_ordinal AND r.prefix = substr(m.source_queue_manager, 1, 4)
@@ -168,13 +167,14 @@ class _MessagesUpdate:
     def _recompute(self, affected: set[str] | None) -> int:
         if affected is None:
             return self._recompute_all()
-        ids = pa.table({"value": pa.array(sorted(affected), pa.string())})
-        rows = self._compute("m.message_id IN (SELECT value FROM {chosen})", chosen=ids)
+        ids, chosen = pa.table({"value": pa.array(sorted(affected), pa.string())}), "SELECT value FROM {chosen}"
+        scopes = self._scopes(len(affected) * _SENDINGS_OF_MESSAGE)
+        rows = [self._compute(f"m.message_id IN ({chosen}) AND {scope}", chosen=ids) for scope in scopes]
         sql = (
             f"SELECT {', '.join(MESSAGE_TRANSFERS.names)} FROM {{rows}} WHERE message_id IN (SELECT value FROM {{ids}})"
         )
         current = self.lake.query(sql, rows=MESSAGE_TRANSFERS, ids=ids).cast(TRANSFERS_SCHEMA)
-        return self.step.replace_changed(rows, current)
+        return self.step.replace_changed(pa.concat_tables(rows), current)
 
     def _compute(self, scope: str, **values: QueryInput) -> pa.Table:
         """Return the rows of messages that meet a condition on silver.messages, ``m``."""
@@ -183,7 +183,8 @@ class _MessagesUpdate:
 
     def _recompute_all(self) -> int:
         """Recompute all rows, some at a time; the last commit alone says what they rest on."""
-        *parts, last = self._scopes()
+        count = self.lake.query("SELECT count(*) AS n FROM {rows}", rows=SENDINGS)["n"][0].as_py()
+        *parts, last = self._scopes(count)
         written = 0
         for place, scope in enumerate(parts):
             rows = self._compute(scope)
@@ -192,9 +193,8 @@ class _MessagesUpdate:
         rows = self._compute(last)
         return written + (self.step.append(rows) if parts else self.step.replace_all(rows))
 
-    def _scopes(self) -> Iterator[str]:
-        """Yield conditions that together all messages meet, each one once; few sendings meet one."""
-        count = self.lake.query("SELECT count(*) AS n FROM {rows}", rows=SENDINGS)["n"][0].as_py()
+    def _scopes(self, count: int) -> Iterator[str]:
+        """Yield conditions that together all messages meet, each one once; of so many sendings few meet one."""
         parts = max(-(-count // MAX_SENDINGS_TOGETHER), 1)
         bounds = [f"{_BUCKETS * part // parts:04x}" for part in range(1, parts)]
         for low, high in zip([None, *bounds], [*bounds, None], strict=True):
@@ -209,48 +209,38 @@ class _MessagesUpdate:
         before = self.step.kept(HopState)
         if before.clock_steps != self.now.clock_steps:
             raise TooManyChangesError
-        self._add(self._changes(MESSAGES, _CHANGED_MESSAGES))
-        self._add(self._changes(MESSAGES, _ADMINISTRATION_ACKS))
-        self._add(self._changes(ORDER_ACKS, _FINAL_ACKS))
-        if packets := self._changes(SENDINGS, _CHANGED_SENDINGS):
-            values = pa.table({"value": pa.array([row["id"] for row in packets], pa.string())})
-            self._add_by(_OF_PACKETS, messages=MESSAGES, packets=values)
-        if reports := self._changes(MESSAGES, _REPORTS):
+        self._add(self.step.changes(MESSAGES, _CHANGED_MESSAGES))
+        self._add(self.step.changes(MESSAGES, _ADMINISTRATION_ACKS))
+        self._add(self.step.changes(ORDER_ACKS, _FINAL_ACKS))
+        self._add(self.step.changes(SENDINGS, _CHANGED_SENDINGS, messages=MESSAGES))
+        if reports := self.step.changes(MESSAGES, _REPORTS):
             self._add_by(_TRACED, messages=MESSAGES, reports=pa.Table.from_pylist(reports))
-        self._add_by_order_acks(self._changes(ORDER_ACKS, _ORDER_ACKS))
-        if names := {row["id"] for row in self._changes(SESSIONS, _OPENED_OR_CLOSED)}:
+        self._add_by_order_acks(self.step.changes(ORDER_ACKS, _ORDER_ACKS))
+        if names := {row["id"] for row in self.step.changes(SESSIONS, _OPENED_OR_CLOSED)}:
             self._add_by(_WAITING_ON_CONNECTIONS, rows=MESSAGE_TRANSFERS, messages=MESSAGES, connections=names)
         for changed, affected in HOLE_CHANGES:
-            if pairs := self._changes(SESSIONS, changed):
+            if pairs := self.step.changes(SESSIONS, changed):
                 sql = affected.replace("{column}", "message_id")
                 self._add_by(sql, rows=MESSAGE_TRANSFERS, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
         wait = timedelta_to_us(self.settings.wait)
-        if condition := changed_anywhere_sql(self._changes(SESSIONS, CHANGED_ANYWHERE_SQL), wait):
+        if condition := changed_anywhere_sql(self.step.changes(SESSIONS, CHANGED_ANYWHERE_SQL), wait):
             sql = _ACKNOWLEDGED_FROM_ANYWHERE.replace("{condition}", condition.replace("{last}", "first_sent_at"))
             self._add_by(sql, rows=MESSAGE_TRANSFERS, messages=MESSAGES)
-        if names := {row["id"] for row in self._changes(SESSIONS, _SIDE_BY_SIDE)}:
+        if names := {row["id"] for row in self.step.changes(SESSIONS, _SIDE_BY_SIDE)}:
             self._add_side_by_side(names)
         if others := {*self.now.clones} ^ {*before.clones}:
             self._add_by(_OF_QUEUE_MANAGERS, rows=MESSAGE_TRANSFERS, names=others)
-        self._add_by_clocks(self._changes(MESSAGES, CHANGED_CLOCKS_SQL))
+        self._add_by_clocks(self.step.changes(MESSAGES, CHANGED_CLOCKS_SQL))
         self._add_by_capture_end(before.capture_ends)
-        self._add_by_handshakes(self._changes(SESSIONS, CHANGED_HANDSHAKES_SQL))
+        self._add_by_handshakes(self.step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL))
         return self.affected
-
-    def _changes(self, table: Table, sql: str) -> list[RowDict]:
-        return self.step.changes(table, sql, MAX_AFFECTED)
 
     def _add(self, rows: Collection[RowDict]) -> None:
         self.affected |= {row["id"] for row in rows}
-        if len(self.affected) > MAX_AFFECTED:
-            raise TooManyChangesError
 
     def _add_by(self, sql: str, **inputs: QueryInput) -> None:
         """Add the messages that a query finds."""
-        found = self.lake.query(f"{sql} LIMIT {MAX_AFFECTED + 1}", **inputs)
-        self.affected |= {*found["id"].to_pylist()}
-        if len(self.affected) > MAX_AFFECTED:
-            raise TooManyChangesError
+        self.affected |= {*self.lake.query(sql, **inputs)["id"].to_pylist()}
 
     def _add_by_order_acks(self, acks: list[RowDict]) -> None:
         """Add the messages that order acks may acknowledge first; ``acks``: by sequence, of changed ones."""

@@ -56,7 +56,6 @@ from udfs.times import timedelta_to_us
 _TRANSFER_SEQUENCES: Final = DerivedTable(
     TRANSFER_SEQUENCES, (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES), code_version="6", needs=(SENDINGS,)
 )
-_MAX_CHANGES: Final = 2_000_000  # changed rows of an input; with more, all sequences are recomputed
 # Rows that differ in these columns, before and after all changes: a row and its copy cancel each other.
 _MESSAGE_COLUMNS: Final = (
     "packet_key, source_queue_manager, destination_queue, destination_queue_manager, hop_count,"
@@ -165,14 +164,11 @@ class _EodSequencesUpdate:
         step, before = self.step, self.step.kept(HopState)
         if before.clock_steps != self.now.clock_steps:
             raise TooManyChangesError
-        messages = step.changes(MESSAGES, _CHANGED_MESSAGES, _MAX_CHANGES)
-        acks = step.changes(ORDER_ACKS, _CHANGED_ACKS, _MAX_CHANGES)
-        holes = [
-            step.changes(SESSIONS, sql, _MAX_CHANGES)
-            for sql in (*(sql for sql, _ in HOLE_CHANGES), CHANGED_ANYWHERE_SQL)
-        ]
-        handshakes = step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL, _MAX_CHANGES)
-        ends = step.changes(SESSIONS, _CHANGED_ENDS, _MAX_CHANGES)
+        messages = step.changes(MESSAGES, _CHANGED_MESSAGES)
+        acks = step.changes(ORDER_ACKS, _CHANGED_ACKS)
+        holes = [step.changes(SESSIONS, sql) for sql in (*(sql for sql, _ in HOLE_CHANGES), CHANGED_ANYWHERE_SQL)]
+        handshakes = step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL)
+        ends = step.changes(SESSIONS, _CHANGED_ENDS)
         sendings = self._changed_sendings()
         if sendings is None:
             raise TooManyChangesError
@@ -199,7 +195,7 @@ class _EodSequencesUpdate:
             return pa.table(
                 {"packet_key": pa.array([], pa.string()), "sent_at": pa.array([], pa.timestamp("us", "UTC"))}
             )
-        return feeds.table(SENDINGS, _CHANGED_SENDINGS, _MAX_CHANGES)
+        return feeds.table(SENDINGS, _CHANGED_SENDINGS)
 
     def _add_sequences(self, column: str, values: Collection[str], since: int) -> None:
         """Add the sequences of messages that have one of some values, none of which was sent before a time."""
