@@ -1,14 +1,16 @@
 """A lake as a year of captures leaves it, made of what a real run wrote of a small stretch of traffic.
 
 The template is what the pipeline makes of a hundredth of the newest hour. Its rows are copied through the lake's own
-commits: for the rest of that hour with other machines, and once for each day before it, with the machines of the
-template. A copy has keys, messages and captures of its own; names of queues, packets and stubs are those of the
-template. Then each table notes that it rests on its inputs as they are now, as after runs that read all of it.
+commits: for the rest of that hour with other machines and at other times, and once for each day before it, with the
+machines of the template. A copy has keys, messages and captures of its own; names of queues, packets and stubs are
+those of the template. Then each table notes that it rests on its inputs as they are now, and what it keeps of machines
+also of those of the copies, as after runs that read all of it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -25,15 +27,17 @@ from schemas.table import Table
 
 NEWEST_HOUR_COPIES: Final = 99  # beside the template
 _COPIES_A_COMMIT: Final = 11
+_SECONDS_APART: Final = 3600 // (NEWEST_HOUR_COPIES + 1)
 _OPEN: Final = (PENDING,)  # what a run keeps of open connections does not grow with history
 _OF_MACHINES: Final = (HOSTS, QUEUE_ALIASES)  # each day has the same
 _MESSAGES_A_DAY: Final = 1 << 20  # by which the numbers of the messages of two days differ
+_ADDRESS: Final = re.compile(r"10(\.\d+){3}$")
 _GUID: Final = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy of the template: of some days before it, or, with a number other than 0, of other machines."""
+    """A copy of the template: of some days before it, or, with a number other than 0, of other machines earlier on."""
 
     days: int = 0
     machines: int = 0
@@ -52,12 +56,26 @@ class Copy:
             cases.append(rf"WHEN regexp_full_match(v, '10(\.\d+){{3}}') THEN '{100 + self.machines}' || v[3:]")
         return f"CREATE OR REPLACE TEMP MACRO copied(v) AS CASE {' '.join(cases)} ELSE v END"
 
+    @property
+    def seconds(self) -> int:
+        """How many seconds before the template it is, beside the days."""
+        return _SECONDS_APART * self.machines
+
+    def address(self, address: str) -> str:
+        """Return the address of a machine in the copy."""
+        return f"{100 + self.machines}{address[2:]}" if self.machines else address
+
+    def kept(self, value: object) -> object:
+        """Return what a table keeps of a machine of the copy: a number is a time, microseconds."""
+        return value - self.seconds * 1_000_000 if isinstance(value, int) else value
+
     def column(self, field: pa.Field) -> str:
         """Return SQL for a column of the copy."""
         name = _quoted(field.name)
         if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
-            kind = "date" if pa.types.is_date(field.type) else "timestamptz"
-            return f"CAST({name} - INTERVAL {self.days} DAY AS {kind})"
+            is_date = pa.types.is_date(field.type)  # all of the hour are of one date
+            seconds, kind = (0, "date") if is_date else (self.seconds, "timestamptz")
+            return f"CAST({name} - INTERVAL {self.days} DAY - INTERVAL {seconds} SECOND AS {kind})"
         if pa.types.is_string(field.type):
             return f"copied({name})"
         if pa.types.is_list(field.type) and pa.types.is_string(field.type.value_type):
@@ -80,8 +98,8 @@ class YearLake:
         self._duckdb = duckdb.connect()
 
     def rest_of_the_newest_hour(self) -> None:
-        """Add what other machines sent at the time of the template."""
-        copies = [Copy(machines=number) for number in range(1, NEWEST_HOUR_COPIES + 1)]
+        """Add what other machines sent in the hour before the end of the template."""
+        copies = [Copy(machines=number) for number in range(NEWEST_HOUR_COPIES, 0, -1)]
         self._add(copies[at : at + _COPIES_A_COMMIT] for at in range(0, len(copies), _COPIES_A_COMMIT))
 
     def days_before(self, first: int, last: int) -> None:
@@ -91,14 +109,16 @@ class YearLake:
     def _add(self, commits: Iterable[Sequence[Copy]]) -> None:
         with self._lake.hold_exclusive_access(lambda: None):
             rests_on = {table: self._lake.versions.provenance(table) for table in catalog.DATA_TABLES}
+            machines: list[Copy] = []
             for copies in commits:
+                machines += (copy for copy in copies if copy.machines)
                 for table, rows in self._template.items():
                     wanted = [copy for copy in copies if not copy.days or table not in _OF_MACHINES]
                     if wanted and len(rows):
                         self._lake.append(table, pa.concat_tables(self._copied(table, rows, copy) for copy in wanted))
             for table, provenance in rests_on.items():
                 if provenance:
-                    self._lake.note_provenance(table, json.dumps(self._of_today(provenance)))
+                    self._lake.note_provenance(table, json.dumps(self._of_today(provenance, machines)))
 
     def _copied(self, table: Table, rows: pa.Table, copy: Copy) -> pa.Table:
         """Return the rows of a copy; of the ledger also those of further captures of the day."""
@@ -115,11 +135,19 @@ class YearLake:
         found: pa.Table = self._duckdb.sql(f"SELECT {sql} FROM {source}").to_arrow_table()
         return found.cast(rows.schema)
 
-    def _of_today(self, provenance: dict[str, object]) -> dict[str, object]:
-        """Return a provenance with the present versions of the tables that it names."""
+    def _of_today(self, provenance: dict[str, object], machines: Iterable[Copy]) -> dict[str, object]:
+        """Return a provenance with the present versions of the tables that it names, and other machines."""
         tables = {str(table): table for table in catalog.ALL_TABLES}
         newest = {name: tables.get(name.rpartition(" ")[2]) for name in provenance}
         return {
-            name: value if (table := newest[name]) is None else self._lake.version(table)
+            name: _of_machines_too(value, machines) if (table := newest[name]) is None else self._lake.version(table)
             for name, value in provenance.items()
         }
+
+
+def _of_machines_too(kept: object, machines: Iterable[Copy]) -> object:
+    """Return what a table keeps by address, with that of copies; anything else as it is."""
+    if not isinstance(kept, dict):
+        return kept
+    known = {name: value for name, value in kept.items() if _ADDRESS.match(name)}
+    return kept | {copy.address(name): copy.kept(value) for name, value in known.items() for copy in machines}

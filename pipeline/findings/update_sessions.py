@@ -1,9 +1,9 @@
 """Update of the findings on packets and sessions of the binary protocol, scopes ``session``, ``hop``.
 
-A change of a session's packets, or of its row, affects all rules on it: its findings are evaluated again and those that
-differ replaced; of a long session those behind its checkpoint, while nothing up to it changed. Where transfers turn out
-to be of another hop, the rules over several sessions are evaluated again for the sessions that carried them. The
-provenance is a part of that of the findings.
+A change of a connection (``changed_connections``), or of its session's row, affects all rules on it: its findings are
+evaluated again and those that differ replaced; of a long session those behind its checkpoint, while nothing up to it
+changed. Where transfers turn out to be of another hop, the rules over several sessions are evaluated again for the
+sessions that carried them. The provenance is a part of that of the findings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, cloned_machines, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
@@ -30,17 +29,22 @@ from pipeline.findings.session_findings import (
     evaluate_sessions,
     read_facts,
 )
-from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.settings import TransfersConfig
-from pipeline.transfers.checkpoint_use import ChangedPackets, changed_packets, usable_checkpoints
+from pipeline.transfers.changed_connections import (
+    CONNECTION_INPUTS,
+    CaptureState,
+    ChangedConnections,
+    changed_connections,
+)
+from pipeline.transfers.checkpoint_use import ChangedPackets, usable_checkpoints
 from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
 from pipeline.transfers.hops.hop_keys import CLONES_RULE
 from pipeline.transfers.inputs import (
     count_packets,
     group_connections,
     read_after_checkpoint,
-    read_capture_ends,
     read_decoded_messages,
     read_packets,
 )
@@ -48,12 +52,12 @@ from pipeline.transfers.session_rows import SessionSettings
 from schemas.bronze import QUARANTINE
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
-from schemas.sessions import FINDING_CHECKPOINTS, ORDER_ACKS, SESSION_PACKETS, SESSIONS
+from schemas.sessions import FINDING_CHECKPOINTS, ORDER_ACKS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.times import timedelta_to_us
 
 _FINDINGS: Final = DerivedTable(
-    FINDINGS, (SESSION_PACKETS, SESSIONS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES), code_version=SESSION_RULES,
+    FINDINGS, (*CONNECTION_INPUTS, SESSIONS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES), code_version=SESSION_RULES,
     needs=(SESSIONS,), part="session rules",
 )  # fmt: skip
 CLONES: Final = DerivedTable(FINDINGS, (SESSIONS,), code_version=CLONE_RULES, part="cloned machines")
@@ -84,7 +88,6 @@ _ON_OTHER_HOPS: Final = {
 }
 """By table of transfers, which of its messages or sequences are of another hop than before, and their connections."""
 _INITIATED: Final = "SELECT DISTINCT connection_id FROM {rows} WHERE initiator_queue_manager IS NOT NULL"
-_OPEN: Final = "SELECT connection_id FROM {rows} WHERE closed_at IS NULL AND ended IS NULL"  # time alone can break T18
 
 
 def update_clones(lake: Lake, run_id: str, wait: timedelta = TransfersConfig.wait) -> int:
@@ -125,17 +128,18 @@ def update(
     step = _FINDINGS.begin(lake, {"wait_s": wait.total_seconds()})
     if step is None:
         return 0
-    packets = changed_packets(step)
-    evaluation = _Evaluation(lake, read_capture_ends(lake), settings, run_id)
+    now = CaptureState.read(lake)
+    step.keep(now)
+    evaluation = _Evaluation(lake, now.capture_ends, settings, run_id)
     lake.add_missing_columns(FINDINGS)
 
     def evaluate(affected: _AffectedSessions | None) -> int:
         is_session = f"scope = '{SESSION_SCOPE}'"
         if affected is None:
             every = lake.query("SELECT connection_id FROM {rows}", rows=SESSIONS)["connection_id"].to_pylist()
-            affected, current = _AffectedSessions({*every}, set()), lake.select(FINDINGS, is_session)
+            affected, current = _AffectedSessions({*every}, set(), None), lake.select(FINDINGS, is_session)
         else:
-            evaluation.changes = None if packets is None else ChangedPackets.of(packets)
+            evaluation.changed = affected.changed
             where = f"{is_session} AND connection_id IN {{names}}"
             current = lake.select(FINDINGS, where, names=affected.connections)
         evaluation.packets = count_packets(lake, affected.connections)
@@ -147,24 +151,25 @@ def update(
         rows.append(_evaluate_hops(lake, names, wait, run_id))
         return step.replace_changed(pa.concat_tables(rows), pa.concat_tables([current, hops]))
 
-    return step.recompute(partial(_find_affected, step, packets), evaluate)
+    return step.recompute(partial(_find_affected, step, now), evaluate)
 
 
 class _AffectedSessions(NamedTuple):
-    """The ``connections`` whose sessions are evaluated, and those of what is ``on_other_hops`` than before."""
+    """The ``connections`` whose sessions are evaluated, and those of what is ``on_other_hops`` than before.
+
+    ``changed``: what changed of them; None where all are evaluated.
+    """
 
     connections: set[str]
     on_other_hops: set[str]
+    changed: ChangedConnections | None
 
 
-def _find_affected(step: IncrementalUpdate, packets: pa.Table | None) -> _AffectedSessions:
-    """Return what to evaluate, of which ``packets`` have changed; TooManyChangesError."""
-    if packets is None:
-        raise TooManyChangesError
+def _find_affected(step: IncrementalUpdate, now: CaptureState) -> _AffectedSessions:
+    """Return what to evaluate; TooManyChangesError."""
+    changed = changed_connections(step, now)
     found = {row["connection_id"] for row in step.changes(SESSIONS, _CHANGED)}
-    found |= {*pc.unique(packets["connection_id"]).to_pylist()} if packets.num_rows else set()
-    found |= {*step.lake.query(_OPEN, rows=SESSIONS)["connection_id"].to_pylist()}
-    return _AffectedSessions(found, _on_other_hops(step))
+    return _AffectedSessions(changed.names | found, _on_other_hops(step), changed)
 
 
 def _on_other_hops(step: IncrementalUpdate) -> set[str]:
@@ -189,7 +194,7 @@ def _evaluate_hops(lake: Lake, names: Collection[str], wait: timedelta, run_id: 
 
 @dataclass(slots=True)
 class _Evaluation:
-    """Evaluates the rules on sessions. ``changes``: where packets changed, None if all are to be evaluated.
+    """Evaluates the rules on sessions. ``changed``: what changed of them, None if all are to be evaluated.
 
     ``packets``: how many each connection has; ``checkpoints``: those behind which packets were evaluated.
     """
@@ -198,15 +203,16 @@ class _Evaluation:
     capture_ends: Mapping[str, int]
     settings: SessionSettings
     run_id: str
-    changes: ChangedPackets | None = None
+    changed: ChangedConnections | None = None
     packets: Mapping[str, int] = field(default_factory=dict)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
 
     def evaluate(self, names: list[str]) -> pa.Table:
         """Evaluate the rules on some sessions, and write their checkpoints."""
         checkpoints = {}
-        if self.changes is not None:
-            checkpoints = usable_checkpoints(self.lake, FINDING_CHECKPOINTS, names, self.changes)
+        if self.changed is not None:
+            going_on, changes = {*names} - self.changed.stepped, ChangedPackets.of(self.changed.packets)
+            checkpoints = usable_checkpoints(self.lake, FINDING_CHECKPOINTS, going_on, changes)
         facts, sessions = self._read(names, checkpoints)
         gone = outdated(sessions, self.packets)
         if gone:

@@ -130,19 +130,22 @@ class ChangeFeeds:
     provenance_before: Mapping[str, Any]
     provenance_now: Mapping[str, Any]
 
-    def rows(self, table: Table, sql: str, limit: int | None = None, **inputs: QueryInput) -> list[RowDict] | None:
+    def rows(self, table: Table, sql: str, **inputs: QueryInput) -> list[RowDict] | None:
         """Return the answer to a query over what changed in a table, which ``{feed}`` stands for; [] without a change.
 
-        None where the changes are not known, or where the answer has more rows than fit in memory, ``limit``.
+        None where the changes are not known.
         """
         if self.is_unchanged(table):
             return []
-        found = self.table(table, sql, limit, **inputs)
+        found = self.table(table, sql, None, **inputs)
         rows: list[RowDict] | None = None if found is None else found.to_pylist()
         return rows
 
     def table(self, table: Table, sql: str, limit: int | None = None, **inputs: QueryInput) -> pa.Table | None:
-        """Return the same as an Arrow table; None also without a change, for then no query is asked."""
+        """Return the same as an Arrow table; None also without a change, for then no query is asked.
+
+        None too where the answer has more rows than fit in memory, ``limit``.
+        """
         since, until = self.provenance_before.get(str(table)), self.provenance_now[str(table)]
         if since is None or self.is_unchanged(table):
             return None
@@ -202,7 +205,7 @@ class IncrementalUpdate:
 
     def changes(self, table: Table, sql: str, **inputs: QueryInput) -> list[RowDict]:
         """Return what changed in an input, as ``ChangeFeeds.rows``; TooManyChangesError in place of None."""
-        found = self.feeds.rows(table, sql, None, **inputs)
+        found = self.feeds.rows(table, sql, **inputs)
         if found is None:
             raise TooManyChangesError
         return found

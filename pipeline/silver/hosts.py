@@ -1,8 +1,8 @@
 """``silver.hosts``: machines by the names, addresses and identifiers that were seen together, with the evidence.
 
-The table is updated incrementally from change feeds of its input tables: counts of sightings are added and subtracted.
-It is recomputed where the feeds do not reach back, or where a first or last sighting was deleted. Its commit notes the
-versions of its inputs and, because it comes last, also how far the collector's snapshots were decoded
+The table is updated incrementally from change feeds of its input tables: of each identity the sightings that came and
+went are counted. It is recomputed where the feeds do not reach back, or where a first or last sighting was deleted. Its
+commit notes the versions of its inputs and, because it comes last, also how far the collector's snapshots were decoded
 (``collected_snapshots``).
 """
 
@@ -12,7 +12,6 @@ import ipaddress
 import json
 import re
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -38,7 +37,6 @@ from udfs.keys import key
 from udfs.rows import RowDict
 
 DECODER_VERSION: Final = "4"
-MAX_INCREMENTAL_CHANGES: Final = 20_000  # with more, the table is recomputed
 ENDPOINT_MAPPER: Final = "endpoint_mapper"
 _CALLS: Final = str(RPC_CALLS)
 _VERSION_PREFIX: Final = "seen "  # in provenance, before an input table's name
@@ -129,31 +127,39 @@ def compute_hosts(lake: Lake) -> list[RowDict]:
 
 
 _TIME_AGGREGATES: Final[Mapping[str, Any]] = {"first_seen_at": min, "last_seen_at": max}
+_CHANGE_AGGREGATES: Final = {
+    "first_seen_at": "min(CASE WHEN net > 0 THEN seen_at END)",
+    "last_seen_at": "max(CASE WHEN net > 0 THEN seen_at END)",
+    "first_gone_at": "min(CASE WHEN net < 0 THEN seen_at END)",
+    "last_gone_at": "max(CASE WHEN net < 0 THEN seen_at END)",
+    "untimed": "bool_or(seen_at IS NULL)",
+    "sightings": "CAST(sum(net) AS bigint)",
+}
+"""SQL over sightings with their ``net`` number at each time: when some came and went, and how many more there are."""
 
 
 def _read_changes(lake: Lake, made: Mapping[str, Any], versions: Mapping[str, int]) -> list[RowDict] | None:
-    """Return how sightings changed since a commit, by identity and time; None if the change feeds cannot show it."""
-    net: Counter[tuple[Any, ...]] = Counter()
-    left = MAX_INCREMENTAL_CHANGES
+    """Return how sightings of identities changed since a commit; None if the change feeds cannot show it.
+
+    A change is an identity with ``_CHANGE_AGGREGATES``. One identity may have several.
+    """
+    changes: list[RowDict] = []
     if _ends_changed(lake, made, versions):
         return None
     sign = f"CASE WHEN _change_type IN ({', '.join(map(repr, PRE_IMAGES))}) THEN -1 ELSE 1 END"
+    counts = ", ".join(f"{sql} AS {name}" for name, sql in _CHANGE_AGGREGATES.items())
     for table, evidence in _EVIDENCE.items():
         name = _VERSION_PREFIX + str(table)
         if name not in versions:
             continue
         feeds = ChangeFeeds(lake, {str(table): made.get(name)}, {str(table): versions[name]})
-        counted = evidence.aggregate_sql("seen_at, CAST(sum(sign) AS bigint) AS sightings", sign)
-        sql = f"SELECT * FROM ({counted.replace('{rows}', '{feed}')}) WHERE sightings <> 0"
-        rows = feeds.rows(table, sql, left, **evidence.joined_tables)
+        by_time = evidence.aggregate_sql("seen_at, CAST(sum(sign) AS bigint) AS net", sign)
+        sql = f"SELECT {evidence.names}, {counts} FROM ({by_time}) WHERE net <> 0 GROUP BY ALL"
+        rows = feeds.rows(table, sql.replace("{rows}", "{feed}"), **evidence.joined_tables)
         if rows is None:
             return None
-        left -= len(rows)
-        for row in rows:
-            for identity in evidence.identities(row):
-                net[(*identity.values(), row["seen_at"])] += row["sightings"]
-    names = (*_IDENTITY_COLUMNS, "seen_at", "sightings")
-    return [dict(zip(names, (*seen, count), strict=True)) for seen, count in net.items() if count]
+        changes += ({**row, **identity} for row in rows for identity in evidence.identities(row))
+    return changes
 
 
 def _ends_changed(lake: Lake, made: Mapping[str, Any], versions: Mapping[str, int]) -> bool:
@@ -162,30 +168,31 @@ def _ends_changed(lake: Lake, made: Mapping[str, Any], versions: Mapping[str, in
     if name not in versions or name not in made:
         return False
     feeds = ChangeFeeds(lake, {str(SESSIONS): made[name]}, {str(SESSIONS): versions[name]})
-    return feeds.rows(SESSIONS, f"SELECT count(*) AS n FROM ({_OTHER_ENDS})", 1) not in ([], [{"n": 0}])
+    return feeds.rows(SESSIONS, f"SELECT count(*) AS n FROM ({_OTHER_ENDS})") not in ([], [{"n": 0}])
 
 
 def apply_host_changes(known: Mapping[str, RowDict], changes: Iterable[RowDict]) -> dict[str, RowDict] | None:
     """Apply changes to the table's rows, by key; None if the result does not follow from them.
 
-    A change is an identity, a time, and how many sightings more it has then: fewer where rows were deleted. A deleted
-    sighting must not be a first or last one, because then the next one is not known.
+    A change is an identity with ``_CHANGE_AGGREGATES`` of its sightings. A deleted sighting must not be a first or last
+    one, because then the next one is not known.
     """
     rows = dict(known)
-    for change in changes:
-        name, at, count = key(*(change[part] for part in _IDENTITY_COLUMNS)), change["seen_at"], change["sightings"]
-        before = rows.get(name)
-        if before is None or at is None:
-            if count < 0 or at is None:
-                return None
-            identity = {part: change[part] for part in _IDENTITY_COLUMNS}
-            rows[name] = _host_row({**identity, "first_seen_at": at, "last_seen_at": at, "sightings": count})
-            continue
-        first, last = before["first_seen_at"], before["last_seen_at"]
-        if count < 0 and not first < at < last:
+    for change in sorted(changes, key=lambda change: change["first_gone_at"] is not None):  # sightings that came first
+        name = key(*(change[part] for part in _IDENTITY_COLUMNS))
+        first_gone, last_gone = change["first_gone_at"], change["last_gone_at"]
+        identity = {part: change[part] for part in _IDENTITY_COLUMNS}
+        before = rows.get(name, {**identity, **dict.fromkeys(_TIME_AGGREGATES), "sightings": 0})
+        times = {
+            end: better((at for at in (before[end], change[end]) if at is not None), default=None)
+            for end, better in _TIME_AGGREGATES.items()
+        }
+        first, last = times["first_seen_at"], times["last_seen_at"]
+        if change["untimed"] or first is None:
             return None
-        times = {"first_seen_at": min(first, at), "last_seen_at": max(last, at)}
-        rows[name] = _host_row({**before, **times, "sightings": before["sightings"] + count})
+        if first_gone is not None and not first < first_gone <= last_gone < last:
+            return None
+        rows[name] = _host_row({**before, **times, "sightings": before["sightings"] + change["sightings"]})
     return rows
 
 
@@ -204,11 +211,15 @@ class _HostEvidence(NamedTuple):
     joined_tables: Mapping[str, Table] = {}
     from_sql: str = "{rows}"
 
+    @property
+    def names(self) -> str:
+        """The names of the columns, for SQL."""
+        return ", ".join(column.rpartition(" ")[2] for column in self.columns)
+
     def aggregate_sql(self, counts: str, sign: str) -> str:
         """Return the query for equal rows with aggregates over ``seen_at`` and ``sign``."""
-        names = ", ".join(column.rpartition(" ")[2] for column in self.columns)
         read = f"SELECT {', '.join(self.columns)}, {self.seen_at} AS seen_at, {sign} AS sign FROM {self.from_sql}"
-        return f"SELECT {names}, {counts} FROM ({read} WHERE {self.where}) GROUP BY ALL"
+        return f"SELECT {self.names}, {counts} FROM ({read} WHERE {self.where}) GROUP BY ALL"
 
     def identities(self, row: RowDict) -> Iterator[RowDict]:
         """Yield the identities in a row that tie at least two of identifier, name and address together.

@@ -19,21 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in
-from pipeline.bronze.across_captures.changed_ends import changed_ends
-from pipeline.bronze.across_captures.clock_steps import read_clock_steps
-from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, TooManyChangesError
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import changed_keys
 from pipeline.settings import StoreConfig
 from pipeline.silver.decode import DECODER_VERSIONS, BatchesByTable, message_batches
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
+from pipeline.transfers.changed_connections import CONNECTION_INPUTS, CaptureState, changed_connections
 from pipeline.transfers.checkpoint_cuts import latest_checkpoints
-from pipeline.transfers.checkpoint_use import (
-    ChangedPackets,
-    changed_packets,
-    outdated_checkpoints,
-    usable_checkpoints,
-)
+from pipeline.transfers.checkpoint_use import ChangedPackets, outdated_checkpoints, usable_checkpoints
 from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
 from pipeline.transfers.connection_packets import USER_MESSAGE, ConnectionPackets
 from pipeline.transfers.inputs import (
@@ -41,7 +35,6 @@ from pipeline.transfers.inputs import (
     count_packets,
     group_connections,
     read_capture_begins,
-    read_capture_ends,
     read_decoded_messages,
     read_packets,
     select_after_checkpoint,
@@ -56,7 +49,7 @@ from pipeline.transfers.session_rows import (
     session_rows,
 )
 from pipeline.transfers.side_losses import LOSS_COLUMNS, gaps_are_holes
-from schemas.bronze import CAPTURE_FILES, CONNECTIONS
+from schemas.bronze import CONNECTIONS
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_CHECKPOINTS, SESSION_PACKETS, SESSIONS
@@ -68,22 +61,11 @@ from udfs.sessions.packet_layouts import DECODER_VERSION
 from udfs.times import timedelta_to_us, us_to_datetime
 
 _SESSIONS: Final = DerivedTable(
-    SESSIONS, (SESSION_PACKETS, CONNECTIONS, CAPTURE_FILES), code_version="9",
-    needs=(SESSION_PACKETS, SESSIONS, CONNECTIONS),
-)  # fmt: skip
+    SESSIONS, CONNECTION_INPUTS, code_version="9", needs=(SESSION_PACKETS, SESSIONS, CONNECTIONS)
+)
 _MAX_DECODED_BYTES: Final = 64 << 20  # of messages that are decoded together
-_CHANGED_CONNECTIONS: Final = f"SELECT DISTINCT connection_id FROM {{feed}} WHERE kind = '{BINARY_PROTOCOL}'"
-_IN_CAPTURES: Final = "SELECT DISTINCT connection_id FROM {rows} WHERE capture_id IN {captures}"
 _MESSAGES_SCHEMA: Final = MESSAGES.schema()
 _COMQC_SCHEMA: Final = COMQC_CALLS.schema()
-
-
-@dataclass(frozen=True, slots=True)
-class _SessionsState(KeptState):
-    """By server the ends of captures, microseconds; by capture a fingerprint of where its clock was set."""
-
-    capture_ends: dict[str, int]
-    clock_steps: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +95,7 @@ def update(
     step = _SESSIONS.begin(lake, settings)
     if step is None or not (step.exists(SESSION_PACKETS, SESSIONS) or _has_connections(lake)):
         return written
-    written |= _SessionsUpdate(step, sessions, messages, run_id).run()
+    written |= _SessionsUpdate(step, CaptureState.read(lake), sessions, messages, run_id).run()
     if not messages.keep_stubs:
         _empty_packets(lake, timedelta_to_us(sessions.expire))
     return written
@@ -152,13 +134,13 @@ class _SessionsUpdate:
     """
 
     step: IncrementalUpdate
+    now: CaptureState
     settings: SessionSettings
     messages: MessageSettings
     run_id: str
     changed: pa.Array | None = None
     changes: ChangedPackets | None = None
     packets: dict[str, int] = field(default_factory=dict)
-    now: _SessionsState = _SessionsState({}, {})
     stepped: set[str] = field(default_factory=set)
     written: dict[str, int] = field(default_factory=lambda: {str(each): 0 for each in (MESSAGES, ORDER_ACKS, SENDINGS)})
 
@@ -169,7 +151,6 @@ class _SessionsUpdate:
 
     def run(self) -> dict[str, int]:
         """Recompute the affected connections, group by group."""
-        self.now = _SessionsState(read_capture_ends(self.lake), read_clock_steps(self.lake).fingerprints())
         self.step.keep(self.now)
         self.written[str(SESSIONS)] = self.step.recompute(self._affected_connections, self._recompute)
         return self.written
@@ -188,48 +169,13 @@ class _SessionsUpdate:
 
     def _affected_connections(self) -> set[str]:
         """Return the connections to recompute; TooManyChangesError."""
-        before = self.step.kept(_SessionsState)
-        packets, connections = changed_packets(self.step), self._changed_connections()
-        if packets is None or connections is None:
-            raise TooManyChangesError
+        found = changed_connections(self.step, self.now)
+        packets, self.stepped = found.packets, found.stepped
         self.changed = (
             packets.filter(packets["present"])["packet_key"].combine_chunks() if len(packets) else pa.array([])
         )
         self.changes = ChangedPackets.of(packets)
-        found = {*packets["connection_id"].to_pylist()} if len(packets) else set()
-        found |= {*connections["connection_id"].to_pylist()} if len(connections) else set()
-        self.stepped = self._connections_by_clock_steps(before.clock_steps)
-        return found | self.stepped | self._connections_by_capture_end(before.capture_ends)
-
-    def _changed_connections(self) -> pa.Table | None:
-        """Return the connections whose rows changed, an empty table without a change; None where they are not known."""
-        feeds = self.step.feeds
-        if feeds.is_unchanged(CONNECTIONS):
-            return pa.table({})
-        return feeds.table(CONNECTIONS, _CHANGED_CONNECTIONS)
-
-    def _connections_by_clock_steps(self, before: Mapping[str, str]) -> set[str]:
-        """Return the connections in captures whose clocks are known to have been set elsewhere than before."""
-        now = self.now.clock_steps
-        captures = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
-        if not captures:
-            return set()
-        found = self.lake.query(_IN_CAPTURES, rows=SESSION_PACKETS, captures=captures)
-        return {*found["connection_id"].to_pylist()}
-
-    def _connections_by_capture_end(self, before: Mapping[str, int]) -> set[str]:
-        """Return the sessions without an end whose captures end at another time than before.
-
-        A later end makes open sessions silent; only an earlier one makes others open.
-        """
-        later, earlier = changed_ends(before, self.now.capture_ends)
-        sql = (
-            "SELECT connection_id FROM {rows} WHERE closed_at IS NULL"
-            " AND ((ended IS NULL AND server_address IN {later}) OR server_address IN {earlier})"
-        )
-        if not later and not earlier:
-            return set()
-        return {*self.lake.query(sql, rows=SESSIONS, later=later, earlier=earlier)["connection_id"].to_pylist()}
+        return found.names
 
     def _all_connections(self) -> set[str]:
         sql = f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}'"

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from contextlib import ExitStack
 from decimal import Decimal
+from itertools import permutations
 from pathlib import Path
 
 import duckdb
@@ -23,6 +24,7 @@ from pcapgen.record import sample_captures
 from pipeline.lake.engine.frames import files_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
+from pipeline.lake.queries import duckdb_sql
 from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql
 from pipeline.lake.queries.inputs import (
     ChangeFeedError,
@@ -218,6 +220,37 @@ def test_a_name_of_a_folder_is_no_pattern(spark, tmp_path):
         rows = DataFiles(schema, {LakePath(str(tmp_path / name / "rows.parquet")): 1})
         assert here("SELECT text FROM {rows}", {"rows": rows})["text"].to_pylist() == [name]
         assert files_to_frame(spark, rows).collect() == [(name,)]
+
+
+def test_files_with_other_columns_are_read_as_if_they_had_all(tmp_path):
+    """Files of before a column was added, and those in which columns stand in another order, in whatever order."""
+    nested = pa.list_(pa.struct([("text", pa.int64())]))
+    schema = pa.schema([("number", pa.int64()), ("text", pa.string()), ("parts", nested)])
+    rows = pa.table({"number": [1, 2], "text": ["one", "two"], "parts": [[{"text": 1}], None]}, schema)
+    kept = [["number", "text", "parts"], ["number", "parts"], ["text", "number", "parts"], ["number", "text", "parts"]]
+    files, expected = {}, []
+    for place, columns in enumerate(kept):
+        path = tmp_path / f"{place}.parquet"
+        pq.write_table(rows.select(columns), path)
+        files[LakePath(str(path))] = path.stat().st_size
+        expected += [dict.fromkeys(schema.names) | {name: row[name] for name in columns} for row in rows.to_pylist()]
+    engine = DuckDbSql()
+    for each in permutations(files):
+        given = DataFiles(schema, {file: files[file] for file in each})
+        found = engine.answer("SELECT * FROM {rows}", {"rows": given}).to_pylist()
+        assert sorted(found, key=repr) == sorted(expected, key=repr)
+
+
+def test_the_columns_of_a_file_are_looked_at_once(tmp_path, monkeypatch):
+    schema, engine = pa.schema([("number", pa.int64())]), DuckDbSql()
+    files = {}
+    for place in range(3):
+        pq.write_table(pa.table({"number": [place]}, schema), tmp_path / f"{place}.parquet")
+        files[LakePath(str(tmp_path / f"{place}.parquet"))] = 1
+    sql = "SELECT count(*) AS n FROM {rows}"
+    assert engine.answer(sql, {"rows": DataFiles(schema, files)})["n"].to_pylist() == [3]
+    monkeypatch.setattr(duckdb_sql, "_FILE_COLUMNS_SQL", "SELECT no_function()")
+    assert engine.answer(sql, {"rows": DataFiles(schema, files)})["n"].to_pylist() == [3]
 
 
 def test_what_does_not_fit_in_memory_goes_to_a_private_folder(tmp_path, monkeypatch):

@@ -52,14 +52,14 @@ def files(tmp_path_factory):
 def test_answers_are_those_of_local_files(files, condition, columns, monkeypatch):
     sql = f"SELECT {columns} FROM {{rows}} WHERE {condition}"
     here = DuckDbSql().answer(sql, {"rows": DataFiles(SCHEMA, files)})
-    monkeypatch.setattr(DataFiles, "sql", lambda _, register: f"(FROM {register(remote_dataset(files, SCHEMA))})")
+    monkeypatch.setattr(DataFiles, "sql", lambda _, register, __: f"(FROM {register(remote_dataset(files, SCHEMA))})")
     there = DuckDbSql().answer(sql, {"rows": DataFiles(SCHEMA, files)})
     assert there.schema == here.schema
     assert sorted(map(str, there.to_pylist())) == sorted(map(str, here.to_pylist()))
 
 
 def test_many_questions_at_once_wait_for_none_of_the_others(files, monkeypatch):
-    monkeypatch.setattr(DataFiles, "sql", lambda _, register: f"(FROM {register(remote_dataset(files, SCHEMA))})")
+    monkeypatch.setattr(DataFiles, "sql", lambda _, register, __: f"(FROM {register(remote_dataset(files, SCHEMA))})")
     engine, rows, threads = DuckDbSql(), DataFiles(SCHEMA, files), pa.io_thread_count()
 
     def ask(_):

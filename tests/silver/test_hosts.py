@@ -12,6 +12,7 @@ from engines import shared_sql, without_spark
 from messages.building import SOURCE
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.answer import query_in_spark
+from pipeline.silver import hosts
 from pipeline.silver.decode import DECODED_TABLES, decode_calls, decode_collected_snapshots
 from pipeline.silver.hosts import apply_host_changes, compute_hosts, update_collected_snapshots, update_hosts
 from pipeline.transfers import update as sessions_update
@@ -137,10 +138,22 @@ def times_and_counts(rows):
 
 
 def changes(before, now):
+    """Changes as the update reads them from change feeds, by host."""
     net = Counter(now)
     net.subtract(before)
-    seen = {"queue_manager_id": None, "address": "10.0.0.1", "source": "snapshot"}
-    return [{**seen, "host_name": h, "seen_at": at, "sightings": n} for (h, at), n in net.items() if n]
+    found = []
+    for host in {host for host, _ in net}:
+        came, gone = ([at for (name, at), n in net.items() if name == host and n * way > 0] for way in (1, -1))
+        seen = {"queue_manager_id": None, "address": "10.0.0.1", "source": "snapshot", "host_name": host}
+        times = {
+            f"{end}_{what}_at": better(times, default=None)
+            for what, times in (("seen", came), ("gone", gone))
+            for end, better in (("first", min), ("last", max))
+        }
+        if came or gone:
+            more = sum(n for (name, _), n in net.items() if name == host)
+            found.append({**seen, **times, "untimed": False, "sightings": more})
+    return found
 
 
 @given(st.lists(SEEN), st.lists(SEEN), st.data())
@@ -155,6 +168,22 @@ def test_sightings_that_come_and_go_are_added_and_taken_off_or_not_told_at_all(b
     ends = {(host, at) for host, (first, last, _) in counted(before).items() for at in (first, last)}
     if not (Counter(before) - Counter(now)).keys() & ends and not (Counter(now) - Counter(before)):
         assert found is not None
+
+
+def test_any_number_of_new_sightings_is_added(tmp_path, monkeypatch):
+    """Those of before are not read again, however many come."""
+    lake, many = Lake(without_spark(), str(tmp_path / "lake")), 25_000
+    for first, end in ((0, 3), (3, many)):
+        times = [START + timedelta(seconds=at) for at in range(first, end)]
+        same = {"source_queue_manager": str(SOURCE), "sender_address": CLIENT, "hop_count": 0}
+        rows = [{**same, "sighting_key": str(at), "seen_at": at, "event_date": at.date()} for at in times]
+        lake.append(MESSAGES, pa.Table.from_pylist(rows, MESSAGES.schema()))
+        update_hosts(lake, "run", {"decoder": "same", "hosts": "same"})
+        monkeypatch.setattr(hosts, "compute_hosts", None)
+    (found,) = lake.select(HOSTS, "TRUE").to_pylist()
+    (computed,) = compute_hosts(lake)
+    assert {name: found[name] for name in computed} == computed
+    assert (found["sightings"], found["last_seen_at"]) == (many, START + timedelta(seconds=many - 1))
 
 
 def test_both_ends_of_a_handshake(tmp_path):

@@ -102,6 +102,7 @@ class Conversation:
     missing: int = 0
     last: float = 0.0
     client: str = CLIENT
+    server: str = SERVER
 
     def skip(self, side, size):
         self.offsets[side] += size
@@ -110,7 +111,7 @@ class Conversation:
     def say(self, side, kind, raw, at, *, seen=None, capture=CAPTURE):
         moment = START + dt.timedelta(seconds=at)
         offset = self.offsets[side]
-        ends = (self.client, self.port), (SERVER, 1801)
+        ends = (self.client, self.port), (self.server, 1801)
         sender, receiver = ends if side == "client" else ends[::-1]
         micros = round(moment.timestamp() * 1e6)
         seen = len(raw) if seen is None else seen
@@ -122,7 +123,7 @@ class Conversation:
         row = {
             "packet_key": key(*sender, *receiver, FIRST_SEQUENCE[side] + offset, micros),
             "connection_id": self.name,
-            "client_address": self.client, "client_port": self.port, "server_address": SERVER, "server_port": 1801,
+            "client_address": self.client, "client_port": self.port, "server_address": self.server, "server_port": 1801,
             "sent_by": side,
             "tcp_sequence": FIRST_SEQUENCE[side] + offset, "stream_offset": offset, "capture_id": capture,
             "packet_number": len(self.rows) + 1, "byte_offset": 0, "sent_at": moment,
@@ -149,7 +150,7 @@ class Conversation:
         closed_at, closed_by = (None, None) if self.closed is None else self.closed
         return {
             "connection_id": self.name, "client_address": self.client, "client_port": self.port,
-            "server_address": SERVER, "server_port": 1801, "kind": "binary_protocol", "syn_seen": self.syn_seen,
+            "server_address": self.server, "server_port": 1801, "kind": "binary_protocol", "syn_seen": self.syn_seen,
             "first_packet_at": START, "last_packet_at": START + dt.timedelta(seconds=max(self.last, closed_at or 0)),
             "closed_at": None if closed_at is None else START + dt.timedelta(seconds=closed_at), "closed_by": closed_by,
             "client_bytes": bytes_of["client"], "server_bytes": bytes_of["server"], "missing_bytes": self.missing,

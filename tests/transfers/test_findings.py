@@ -25,7 +25,7 @@ from pipeline.transfers.connection_packets import arrange_packets
 from pipeline.transfers.messages import update_messages
 from pipeline.transfers.sequences import update_sequences
 from pipeline.transfers.session_rows import SessionSettings, session_rows
-from schemas.bronze import CONNECTIONS
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 from schemas.findings import FINDINGS
 from schemas.sessions import SESSION_PACKETS
 from transfers.conversations import (
@@ -36,9 +36,11 @@ from transfers.conversations import (
     Conversation,
     acknowledgement,
     bronze,
+    capture_file,
     establish,
     message,
     session_ack,
+    table_of,
 )
 from transfers.in_memory import transfers_of_bronze
 from transfers.session_stories import SEQUENCE, STORIES, handshake, messages_then
@@ -139,6 +141,44 @@ def test_findings_follow_sessions_in_the_lake(tmp_path):
         found = lake.select(FINDINGS, "TRUE").to_pylist()
         assert [row["rule_id"] for row in found] == ["T10"] * count
     assert handshake().rows
+
+
+def in_the_lake(lake, talks, ends, monkeypatch):
+    """Update a lake in which captures of servers end at some seconds; return rules found, and sessions evaluated."""
+    tables = bronze(talks)
+    tables[CAPTURE_FILES] = table_of(
+        CAPTURE_FILES, [capture_file(at, server) | {"servers": [server]} for server, at in ends.items()]
+    )
+    for table, rows in tables.items():
+        lake.replace_changed(table, rows, lake.select(table, "TRUE"), dates={*rows["event_date"].to_pylist()})
+    evaluated = []
+    with monkeypatch.context() as patch:
+        count = update_sessions.count_packets
+        patch.setattr(
+            update_sessions, "count_packets", lambda lake, names: evaluated.extend(names) or count(lake, names)
+        )
+        sessions_update.update(lake, "run")
+        update_sessions.update(lake, "run")
+    found = lake.select(FINDINGS, "TRUE").to_pylist()
+    return {(row["rule_id"], row["connection_id"]) for row in found}, sorted(evaluated)
+
+
+def test_open_sessions_are_evaluated_again_where_captures_end_at_another_time(tmp_path, monkeypatch):
+    """Time alone can break T18: by the captures of the same server, those of another one change nothing."""
+    lake, other = Lake(without_spark(), str(tmp_path / "lake")), "10.9.9.9"
+    for table in (SESSION_PACKETS, CONNECTIONS, CAPTURE_FILES):
+        lake.create(table)
+    talks, both = [], ["here", "there"]
+    for name, server in zip(both, (SERVER, other), strict=True):
+        rows = [
+            {**row, "connection_id": name, "packet_key": name + row["packet_key"], "server_address": server}
+            for row in STORIES["T18"][0].rows
+        ]
+        talks.append(replace(STORIES["T18"][0], name=name, server=server, rows=rows))
+    assert in_the_lake(lake, talks, {SERVER: 5, other: 5}, monkeypatch) == (set(), both)
+    assert in_the_lake(lake, talks, {SERVER: 5, other: 6}, monkeypatch) == (set(), ["there"])
+    assert in_the_lake(lake, talks, {SERVER: 200, other: 6}, monkeypatch) == ({("T18", "here")}, ["here"])
+    assert in_the_lake(lake, talks, {SERVER: 5, other: 6}, monkeypatch) == (set(), ["here"])
 
 
 def in_sequence(number, sequence):

@@ -8,8 +8,9 @@ otherwise have Spark's names here (``_MACROS``).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -57,11 +58,16 @@ _LITTLE_MEMORY_MB: Final = 256  # for each thread: what is more goes to files, a
 _BATCH_ROWS: Final = 2048  # of an answer that is read bit by bit: DuckDB computes so many at once
 _LARGE_BATCH_ROWS: Final = 65_536  # of one that is read as a whole, without stubs and bodies
 _PATTERN_SIGNS: Final = re.compile(r"([\[*?])")
+_FILE_COLUMNS_SQL: Final = """
+SELECT file_name, md5(string_agg(concat_ws(' ', name, type, num_children), ',' ORDER BY column_id))
+FROM parquet_schema({files}) GROUP BY file_name"""
 
 
 Result = TypeVar("Result")
 Register: TypeAlias = Callable[[pa.Table | pads.Dataset | pa.Schema], str]
 """Gives rows a name for a query; a schema: no rows of these columns."""
+ReadFiles: TypeAlias = Callable[[Iterable[LakePath]], Iterable[str]]
+"""Gives SQL of rows that together are those of files of this machine."""
 
 
 class DataFiles(NamedTuple):
@@ -71,15 +77,13 @@ class DataFiles(NamedTuple):
     files: Mapping[LakePath, int]
     where: str | None = None
 
-    def sql(self, register: Register) -> str:
+    def sql(self, register: Register, read: ReadFiles) -> str:
         """Return a query of the rows. DuckDB reads files of this machine; pyarrow reads others, as DuckDB asks."""
         columns = ", ".join(map(quoted_for_duckdb, self.schema.names))
         is_remote = any(file.is_remote for file in self.files)
         given = remote_dataset([*self.files], self.schema) if is_remote else self.schema
-        rows = f"SELECT * FROM {register(given)}"
-        if self.files and not is_remote:
-            files = ", ".join(_path_literal(file.location) for file in self.files)
-            rows += f" UNION ALL BY NAME SELECT * FROM read_parquet([{files}], union_by_name = true)"
+        parts = [register(given), *(() if is_remote else read(self.files))]
+        rows = " UNION ALL BY NAME ".join(f"SELECT * FROM {part}" for part in parts)
         return f"(SELECT {columns} FROM ({rows})" + ("" if self.where is None else f" WHERE {self.where}") + ")"
 
 
@@ -87,10 +91,10 @@ Given: TypeAlias = DataFiles | pa.Table | pa.Array | str
 """What a name in a query stands for: rows, values that a column may be ``IN``, or one text."""
 
 
-def _text(given: Given, register: Register) -> str:
+def _text(given: Given, register: Register, read: ReadFiles) -> str:
     """Return what stands for rows or values in a query."""
     if isinstance(given, DataFiles):
-        return given.sql(register)
+        return given.sql(register, read)
     if isinstance(given, pa.Table):
         return register(given)
     if isinstance(given, str):
@@ -109,6 +113,7 @@ class DuckDbSql:
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._own_folder: TemporaryDirectory[str] | None = None
         self._without_rows: dict[pa.Schema, str] = {}  # tables by their columns
+        self._file_columns: dict[str, str] = {}  # by file, what is equal for files with the same columns
         self._lock = Lock()
         self._with_little_memory = 0  # threads within ``little_memory``
 
@@ -189,10 +194,11 @@ class DuckDbSql:
             cursor.register(f"given{count}", rows)
             return f"given{count}"
 
+        read = partial(self._read_files, cursor)
         try:
             for ours, here in _SPELLINGS:
                 sql = ours.sub(here, sql)
-            yield cursor.sql(sql.format(**{name: _text(each, register) for name, each in of.items()}))
+            yield cursor.sql(sql.format(**{name: _text(each, register, read) for name, each in of.items()}))
         except duckdb.ProgrammingError as error:
             raise UnknownSqlError(" ".join(str(error).split())) from error
         finally:
@@ -208,6 +214,19 @@ class DuckDbSql:
                 self._without_rows[schema] = name
             return self._without_rows[schema]
 
+    def _read_files(self, cursor: duckdb.DuckDBPyConnection, files: Iterable[LakePath]) -> list[str]:
+        """Return SQL of the rows of files, of those with the same columns together.
+
+        Where columns may differ DuckDB would open all files again for each query, to look what they are.
+        """
+        names = [file.location for file in files]
+        if new := [name for name in names if name not in self._file_columns]:
+            self._file_columns |= dict(cursor.execute(_FILE_COLUMNS_SQL.format(files=_path_literals(new))).fetchall())
+        alike: dict[str, list[str]] = {}
+        for name in names:
+            alike.setdefault(self._file_columns[name], []).append(name)
+        return [f"read_parquet({_path_literals(each)})" for each in alike.values()]
+
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:
             if self._connection is None:
@@ -222,9 +241,10 @@ class DuckDbSql:
             return self._connection.cursor()
 
 
-def _path_literal(path: str) -> str:
-    """Return the path of a file as a literal; DuckDB takes it for a pattern."""
-    return "'" + _PATTERN_SIGNS.sub(r"[\1]", path).replace("'", "''") + "'"
+def _path_literals(paths: Iterable[str]) -> str:
+    """Return the paths of files as a list in SQL; DuckDB takes them for patterns."""
+    quoted = (_PATTERN_SIGNS.sub(r"[\1]", path).replace("'", "''") for path in paths)
+    return "[" + ", ".join(f"'{path}'" for path in quoted) + "]"
 
 
 def quoted_for_duckdb(name: str) -> str:

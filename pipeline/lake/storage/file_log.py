@@ -35,12 +35,21 @@ class _OpenTable(NamedTuple):
     identity: tuple[int, ...]
 
 
+class _KnownFiles(NamedTuple):
+    """The files of a version of a table that was read before: a run asks for them with each query."""
+
+    delta: DeltaTable
+    version: int
+    files: DataFiles | None
+
+
 class FileLog:
     """The logs of the tables below a folder."""
 
     def __init__(self, locations: TableLocations) -> None:
         self._locations = locations
         self._known: dict[LakePath, _OpenTable] = {}
+        self._files: dict[LakePath, _KnownFiles] = {}
         self._locks: dict[LakePath, RLock] = {}
         self._lock = Lock()
         self._in_use: set[LakePath] = set()
@@ -111,12 +120,12 @@ class FileLog:
 
     def files(self, table: Table) -> DataFiles | None:
         """Return the rows of the newest version as files; None where deletion vectors hide some rows of these."""
+        folder = self.folder(table)
         with self.newest(table) as delta:
-            if _deleted_rows(delta):
-                return None
-            files, folder = pa.table(delta.get_add_actions()), self.folder(table)
-        names = (folder / unquote(name) for name in files["path"].to_pylist())
-        return DataFiles(table.schema(), dict(zip(names, files["size_bytes"].to_pylist(), strict=True)))
+            known = self._files.get(folder)
+            if known is None or known.delta is not delta or known.version != delta.version():
+                known = self._files[folder] = _KnownFiles(delta, delta.version(), _files(table, folder, delta))
+        return known.files
 
     def changes(self, table: Table, since: int, until: int, columns: Sequence[str]) -> pa.Table | None:
         """Return columns of the change feed; None of a table that may have deletion vectors: Spark applies these."""
@@ -138,6 +147,15 @@ class FileLog:
     def location(self, table: Table) -> str:
         """Return the URI of a table's folder."""
         return folder_uri(self.folder(table))
+
+
+def _files(table: Table, folder: LakePath, delta: DeltaTable) -> DataFiles | None:
+    """Return the rows of a version as files; None where deletion vectors hide some."""
+    if _deleted_rows(delta):
+        return None
+    files = pa.table(delta.get_add_actions())
+    names = (folder / unquote(name) for name in files["path"].to_pylist())
+    return DataFiles(table.schema(), dict(zip(names, files["size_bytes"].to_pylist(), strict=True)))
 
 
 def _deleted_rows(delta: DeltaTable) -> dict[str, int]:

@@ -39,12 +39,7 @@ def match_order_acks(
     columns of ``hop_by`` of sender and receiver; ``acks`` has sequence_id, acknowledged_queue_manager, queue_manager
     (which sent it), and the same columns of its own sender and receiver.
     """
-    ours, theirs = codes_of_both(sequences["sequence_id"], acks["sequence_id"])
-    by_id = np.argsort(theirs, kind="stable")
-    low, high = (np.searchsorted(theirs[by_id], ours, side=side) for side in ("left", "right"))
-    count = high - low
-    of_sequence = np.repeat(np.arange(len(ours)), count)
-    of_ack = by_id[expand_ranges(low, count)]
+    of_sequence, of_ack = _pairs_of_one_source(sequences, acks)
 
     def pairs(column: str, ack_column: str) -> tuple[Ints, Ints]:
         ours, theirs = codes_of_both(sequences[column], acks[ack_column])
@@ -55,14 +50,33 @@ def match_order_acks(
         same: Bools = np.logical_and.reduce([(one == other) & (one != NONE) for one, other in ends])
         return same & ~_are_clones(sequences, clones)[of_sequence] if name == QUEUE_MANAGER else same
 
-    source, acknowledged = pairs("source_queue_manager", "acknowledged_queue_manager")
     destination, by = pairs("destination_queue_manager", "queue_manager")
     receiver, by_receiver = pairs("receiver_queue_manager", "queue_manager")
     same_hop = np.logical_or.reduce([goes_back(name) for name in hop_by])
     is_far_end = same_hop | (receiver == NONE) | (receiver == by_receiver)
-    is_destination = np.where(destination == NONE, is_far_end, destination == by)
-    found = ((acknowledged == NONE) | (acknowledged == source)) & is_destination
+    found = np.where(destination == NONE, is_far_end, destination == by)
     return of_sequence[found], of_ack[found], same_hop[found]
+
+
+def _pairs_of_one_source(sequences: pa.Table, acks: pa.Table) -> tuple[Ints, Ints]:
+    """Return which order acks name the id of which sequences, and their source, or nobody; in order.
+
+    Many sources may use one id: acks for others are no pairs that memory would have to hold.
+    """
+    our_id, their_id = codes_of_both(sequences["sequence_id"], acks["sequence_id"])
+    source, acknowledged = codes_of_both(sequences["source_queue_manager"], acks["acknowledged_queue_manager"])
+    sources = max(source.max(initial=NONE), acknowledged.max(initial=NONE)) + 2  # with nobody
+    named = their_id * sources + acknowledged
+    order = np.argsort(named, kind="stable")
+    of_sequence, of_ack = [], []
+    for ours, name in ((np.flatnonzero(source != NONE), source), (np.arange(len(source)), np.full_like(source, NONE))):
+        wanted = our_id[ours] * sources + name[ours]
+        low, high = (np.searchsorted(named[order], wanted, side=side) for side in ("left", "right"))
+        of_sequence.append(np.repeat(ours, high - low))
+        of_ack.append(order[expand_ranges(low, high - low)])
+    found = np.concatenate(of_sequence), np.concatenate(of_ack)
+    in_order = np.lexsort(found[::-1])
+    return found[0][in_order], found[1][in_order]
 
 
 def _are_clones(sequences: pa.Table, clones: Collection[str]) -> Bools:
