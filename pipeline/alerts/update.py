@@ -23,7 +23,7 @@ from pipeline.arrow_rows import rows_to_table, times_to_us
 from pipeline.attempts.attempts_state import AttemptsState
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, TooManyChangesError
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, UnknownChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
 from pipeline.silver.machines import UNNAMED, Machines, names_in_gold
@@ -152,18 +152,18 @@ class _AlertsUpdate:
     # What changed
 
     def _changed_since(self) -> list[int]:
-        """Return the beginning of the earliest day with a change, microseconds; TooManyChangesError."""
+        """Return the beginning of the earliest day with a change, microseconds; UnknownChangesError."""
         step, before = self.step, self.step.kept(_AlertsState)
         now = self._newest()
         is_comparable = before.names == self.names and step.provenance_now["as_of"] is None and now >= before.now
         if not is_comparable or before.looked <= MAX_FOR_FULL_UPDATE:
-            raise TooManyChangesError
+            raise UnknownChangesError
         changed = step.changed_inputs(_FOLLOWED)
         found = run_concurrently({table: partial(step.changes, table, _FIRST_DAY) for table in changed})
         days = [us_to_datetime(before.now).date()]
         for rows in found.values():
             if any(row["undated"] for row in rows):
-                raise TooManyChangesError
+                raise UnknownChangesError
             days += [row["first_day"] for row in rows if row["first_day"] is not None]
         return [(min(days) - EPOCH.date()).days * DAY_US]
 

@@ -34,7 +34,7 @@ from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock_steps
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
 from pipeline.silver import queue_aliases
@@ -125,7 +125,7 @@ class _AttemptsUpdate:
         return self.step.recompute(partial(self._find_scope, found), self._recompute)
 
     def _find_scope(self, found: Mapping[str, Any]) -> RecomputeScope:
-        """Return which attempts changes affect, and update the aliases and what was opened; TooManyChangesError.
+        """Return which attempts changes affect, and update the aliases and what was opened; UnknownChangesError.
 
         ``found``: what changed.
         """
@@ -133,7 +133,7 @@ class _AttemptsUpdate:
         feeds = [found[name] for name in ("reads", "clients", "moved", "expiring", "claims")]
         opened = [found[f"opens of {table.name}"] for table in (REMOTE_READ_CALLS, CLIENT_CALLS)]
         if any(each is None for each in (*feeds, *opened)) or before.ends is None:
-            raise TooManyChangesError
+            raise UnknownChangesError
         changes = InputChanges(*feeds)
         names_changed = changes.has_naming_calls or not step.has_same_inputs(str(QUEUE_SNAPSHOTS), "declared")
         if names_changed or self.aliases.is_outdated_by(changes.remote_opens):
@@ -141,7 +141,7 @@ class _AttemptsUpdate:
         self.has_current_aliases = True
         renamed = queue_aliases.replaced_canonical_names(step.feeds)
         if renamed is None:
-            raise TooManyChangesError
+            raise UnknownChangesError
         changes = replace(
             changes,
             published_keys=found["keys"],

@@ -70,7 +70,7 @@ from pipeline.lake.incremental import (
     CODE_VERSION,
     DerivedTable,
     IncrementalUpdate,
-    TooManyChangesError,
+    UnknownChangesError,
     commits_with_provenance,
 )
 from pipeline.lake.lake import Lake
@@ -137,11 +137,11 @@ class _FindingsUpdate:
     # What changed
 
     def _find_affected(self) -> tuple[AffectedAssociations, AffectedQueues]:
-        """Return what changes affect; TooManyChangesError."""
+        """Return what changes affect; UnknownChangesError."""
         associations = self._find_associations()
         queues = self.queues.affected_queues(self.step.feeds)
         if queues is None:
-            raise TooManyChangesError
+            raise UnknownChangesError
         return associations, queues
 
     def _find_associations(self) -> AffectedAssociations:

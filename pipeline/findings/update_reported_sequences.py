@@ -91,7 +91,7 @@ def update(lake: Lake, run_id: str) -> int:
 
 
 def _changed_ids(step: IncrementalUpdate) -> set[str]:
-    """Return the ids of changed reports and sequences; TooManyChangesError."""
+    """Return the ids of changed reports and sequences; UnknownChangesError."""
     found: set[str] = set()
     for table, column in _INPUTS.items():
         sql = f"SELECT DISTINCT CAST({column} AS string) AS id FROM {{feed}} WHERE {column} IS NOT NULL"

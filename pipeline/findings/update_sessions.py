@@ -166,14 +166,14 @@ class _AffectedSessions(NamedTuple):
 
 
 def _find_affected(step: IncrementalUpdate, now: CaptureState) -> _AffectedSessions:
-    """Return what to evaluate; TooManyChangesError."""
+    """Return what to evaluate; UnknownChangesError."""
     changed = changed_connections(step, now)
     found = {row["connection_id"] for row in step.changes(SESSIONS, _CHANGED)}
     return _AffectedSessions(changed.names | found, _on_other_hops(step), changed)
 
 
 def _on_other_hops(step: IncrementalUpdate) -> set[str]:
-    """Return the connections of what is of another hop than before; TooManyChangesError."""
+    """Return the connections of what is of another hop than before; UnknownChangesError."""
     found: set[str] = set()
     for transfers, (changed, table, connections) in _ON_OTHER_HOPS.items():
         if ids := {row["id"] for row in step.changes(transfers, changed)}:

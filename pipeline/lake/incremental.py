@@ -62,8 +62,8 @@ class KeptState:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
-class TooManyChangesError(Exception):
-    """What changed is not known: all rows are recomputed."""
+class UnknownChangesError(Exception):
+    """What changed, or what that affects, is not known: all rows are recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +204,10 @@ class IncrementalUpdate:
         return ChangeFeeds(self.lake, self.provenance_before, self.provenance_now)
 
     def changes(self, table: Table, sql: str, **inputs: QueryInput) -> list[RowDict]:
-        """Return what changed in an input, as ``ChangeFeeds.rows``; TooManyChangesError in place of None."""
+        """Return what changed in an input, as ``ChangeFeeds.rows``; UnknownChangesError in place of None."""
         found = self.feeds.rows(table, sql, **inputs)
         if found is None:
-            raise TooManyChangesError
+            raise UnknownChangesError
         return found
 
     def changed_inputs(self, tables: Iterable[Table]) -> list[Table]:
@@ -215,10 +215,10 @@ class IncrementalUpdate:
         return [table for table in tables if not self.has_same_inputs(str(table))]
 
     def kept(self, state: type[State]) -> State:
-        """Return what the last update kept for this one; TooManyChangesError where it kept nothing."""
+        """Return what the last update kept for this one; UnknownChangesError where it kept nothing."""
         found = state.of(self.provenance_before)
         if found is None:
-            raise TooManyChangesError
+            raise UnknownChangesError
         return found
 
     def drop_parts(self, *, kept: DerivedTable) -> None:
@@ -236,13 +236,13 @@ class IncrementalUpdate:
 
         ``find_affected`` returns what changes affect: something empty where that is nothing. It is called where rows
         of before can be kept. ``recompute`` gets what is affected, or None for all rows. Where one of them raises
-        TooManyChangesError, all rows are recomputed.
+        UnknownChangesError, all rows are recomputed.
         """
         try:
             affected = find_affected() if self.same_code_and_settings else None
             if affected is not None:
                 return recompute(affected) if affected else self.note_provenance()
-        except TooManyChangesError:
+        except UnknownChangesError:
             pass
         self.renew_versions(*self.table.inputs)
         return recompute(None)

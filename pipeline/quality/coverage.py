@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition, utc_date_sql
-from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
@@ -244,10 +244,10 @@ def _of(part: CoverageSource, row: Mapping[str, Any]) -> Iterable[tuple[str, int
 
 
 def _changed_dates(step: IncrementalUpdate) -> set[date | None]:
-    """Return the dates of rows that changed since the last update, before and after; TooManyChangesError."""
+    """Return the dates of rows that changed since the last update, before and after; UnknownChangesError."""
     changed = step.changed_inputs(_FOLLOWED)
     if step.changed_inputs(_DECODED_CALLS) and RPC_CALLS not in changed:
-        raise TooManyChangesError  # all calls were decoded again, by other decoders
+        raise UnknownChangesError  # all calls were decoded again, by other decoders
     found = run_concurrently({table: partial(step.changes, table, _dates(table)) for table in changed})
     return {row["day"] for rows in found.values() for row in rows}
 

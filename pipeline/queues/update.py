@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, TooManyChangesError
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, UnknownChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import PRE_IMAGES
 from pipeline.queues import queue_rows, recompute_queues
@@ -164,11 +164,11 @@ class _QueuesUpdate:
     def _affected_queues(self, found: Mapping[str, Any]) -> dict[str, int]:
         """Return the queues with changes, and since when, microseconds.
 
-        TooManyChangesError also if rows have other names of queue managers. ``found``: what changed.
+        UnknownChangesError also if rows have other names of queue managers. ``found``: what changed.
         """
         before = self.step.kept(_KeptNames)
         if any(found[name] is None for name in (*_FEEDS, "renamed")):
-            raise TooManyChangesError
+            raise UnknownChangesError
         self._read_names(found["hosts"], found["aliases"], found["snapshots"])
         managers, old = self.names.queue_managers, before.names
         renamed = {
@@ -177,7 +177,7 @@ class _QueuesUpdate:
             if old.get(address, address) != managers.name_by_address.get(address, address)
         }
         if renamed and self._has_rows_of(renamed):
-            raise TooManyChangesError
+            raise UnknownChangesError
         affected: dict[str, int] = {}
         for row in chain(*(found[name] for name in _FEEDS)):
             _add_affected(affected, self.names.canonical_queue(row["queue"]), row["at"])

@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipeline.lake.incremental import DerivedTable, TooManyChangesError
+from pipeline.lake.incremental import DerivedTable, UnknownChangesError
 from pipeline.lake.lake import Lake
 from pipeline.queues.management_actions import ManagementAction, StateReport, action_rows
 from pipeline.queues.queue_manager_table_update import QueueManagerTableUpdate, begin_update_with_machine_names
@@ -79,9 +79,9 @@ class _ActionsUpdate(QueueManagerTableUpdate):
         return self.step.recompute(self._changed_since, self._recompute)
 
     def _changed_since(self) -> list[int]:
-        """Return the time since which actions are affected, microseconds; empty where none is; TooManyChangesError."""
+        """Return the time since which actions are affected, microseconds; empty where none is; UnknownChangesError."""
         if self._is_renamed():
-            raise TooManyChangesError
+            raise UnknownChangesError
         found = [row["at"] for table, sql in _CHANGES.items() for row in self.step.changes(table, sql)]
         times = [at - self.max_gap for at in found if at is not None]
         return [min(times)] if times else []

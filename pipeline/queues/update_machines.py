@@ -44,7 +44,7 @@ class _MachinesUpdate(QueueManagerTableUpdate):
         return self.step.recompute(self._changed_machines, self._recompute)
 
     def _changed_machines(self) -> dict[str, int]:
-        """Return the queue managers with changes, and since when, microseconds; TooManyChangesError."""
+        """Return the queue managers with changes, and since when, microseconds; UnknownChangesError."""
         changed: dict[str, int] = {}
         for table in machine_rows.EVENT_TABLES:
             events = machine_rows.events_sql(table).replace("{rows}", "{feed}")

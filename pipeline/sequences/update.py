@@ -201,7 +201,7 @@ class _ReceiveSequencesUpdate:
     # What changed
 
     def find_affected(self) -> _AffectedMessages:
-        """Return the messages that changes affect; TooManyChangesError."""
+        """Return the messages that changes affect; UnknownChangesError."""
         queries = {RECEIVE_ATTEMPTS: _CHANGED_ATTEMPTS, QUEUE_OPERATIONS: _CHANGED_OPERATIONS}
         found = run_concurrently({table: partial(self.step.changes, table, sql) for table, sql in queries.items()})
         attempts, operations = found[RECEIVE_ATTEMPTS], found[QUEUE_OPERATIONS]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
-from pipeline.lake.incremental import IncrementalUpdate, KeptState, TooManyChangesError
+from pipeline.lake.incremental import IncrementalUpdate, KeptState, UnknownChangesError
 from pipeline.lake.lake import Lake
 from pipeline.transfers.checkpoint_use import changed_packets
 from pipeline.transfers.inputs import BINARY_PROTOCOL, read_capture_ends
@@ -56,10 +56,10 @@ class ChangedConnections(NamedTuple):
 
 
 def changed_connections(step: IncrementalUpdate, now: CaptureState) -> ChangedConnections:
-    """Return what changed since a step's last commit, which kept a ``CaptureState``; TooManyChangesError."""
+    """Return what changed since a step's last commit, which kept a ``CaptureState``; UnknownChangesError."""
     before, packets = step.kept(CaptureState), changed_packets(step)
     if packets is None:
-        raise TooManyChangesError
+        raise UnknownChangesError
     rows = step.changes(CONNECTIONS, _CHANGED)
     names = {*packets["connection_id"].to_pylist()} if len(packets) else set[str]()
     stepped = _in_captures_with_other_steps(step.lake, before.clock_steps, now.clock_steps)

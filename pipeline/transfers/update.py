@@ -168,7 +168,7 @@ class _SessionsUpdate:
     # What changed
 
     def _affected_connections(self) -> set[str]:
-        """Return the connections to recompute; TooManyChangesError."""
+        """Return the connections to recompute; UnknownChangesError."""
         found = changed_connections(self.step, self.now)
         packets, self.stepped = found.packets, found.stepped
         self.changed = (

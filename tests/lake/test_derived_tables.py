@@ -7,7 +7,7 @@ import pytest
 
 from engines import without_spark
 from pipeline.arrow_rows import rows_to_table
-from pipeline.lake.incremental import CODE_VERSION, DerivedTable, KeptState, TooManyChangesError
+from pipeline.lake.incremental import CODE_VERSION, DerivedTable, KeptState, UnknownChangesError
 from pipeline.lake.lake import Lake
 from queue_states.in_memory_update import row
 from schemas.bronze import PENDING, QUARANTINE
@@ -48,7 +48,7 @@ class Update:
     def write(self, step, keys):
         self.recomputed.append("all" if keys is None else sorted(keys))
         if self.stops_early and keys is not None:
-            raise TooManyChangesError
+            raise UnknownChangesError
         every = self.lake.select(QUARANTINE, "TRUE")["quarantine_key"].to_pylist()
         rows = rows_to_table([row(COVERAGE, coverage_key=key) for key in every], COVERAGE.schema())
         return step.replace_changed(rows, self.lake.select(COVERAGE, "TRUE"))
@@ -75,7 +75,7 @@ def test_nothing_then_all_then_what_changed(lake):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda update: setattr(update, "error", TooManyChangesError()),
+        lambda update: setattr(update, "error", UnknownChangesError()),
         lambda update: setattr(update, "settings", {"minutes": 6}),
         lambda update: setattr(update, "table", replace(TABLE, code_version="2")),
     ],
@@ -156,7 +156,7 @@ class _State(KeptState):
 def test_a_state_is_kept_whole_or_not_at_all(lake):
     add(lake, "a")
     step = TABLE.begin(lake)
-    with pytest.raises(TooManyChangesError):
+    with pytest.raises(UnknownChangesError):
         step.kept(_State)
     step.keep(_State({"10.0.0.1": 5}, None))
     step.replace_all(COVERAGE.schema().empty_table())

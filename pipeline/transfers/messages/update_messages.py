@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
-from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput
 from pipeline.transfers.hops.address_queue_managers import (
@@ -205,10 +205,10 @@ class _MessagesUpdate:
     # What changed
 
     def _find_affected(self) -> set[str]:
-        """Return the messages that changes affect; TooManyChangesError."""
+        """Return the messages that changes affect; UnknownChangesError."""
         before = self.step.kept(HopState)
         if before.clock_steps != self.now.clock_steps:
-            raise TooManyChangesError
+            raise UnknownChangesError
         self._add(self.step.changes(MESSAGES, _CHANGED_MESSAGES))
         self._add(self.step.changes(MESSAGES, _ADMINISTRATION_ACKS))
         self._add(self.step.changes(ORDER_ACKS, _FINAL_ACKS))

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from pipeline.arrow_rows import times_to_us
 from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
-from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL
 from pipeline.transfers.hops.address_queue_managers import CHANGED_HANDSHAKES_SQL
@@ -160,10 +160,10 @@ class _EodSequencesUpdate:
     # What changed
 
     def _find_affected(self) -> dict[str, int | None]:
-        """Return the sequences that changes affect; TooManyChangesError."""
+        """Return the sequences that changes affect; UnknownChangesError."""
         step, before = self.step, self.step.kept(HopState)
         if before.clock_steps != self.now.clock_steps:
-            raise TooManyChangesError
+            raise UnknownChangesError
         messages = step.changes(MESSAGES, _CHANGED_MESSAGES)
         acks = step.changes(ORDER_ACKS, _CHANGED_ACKS)
         holes = [step.changes(SESSIONS, sql) for sql in (*(sql for sql, _ in HOLE_CHANGES), CHANGED_ANYWHERE_SQL)]
@@ -171,7 +171,7 @@ class _EodSequencesUpdate:
         ends = step.changes(SESSIONS, _CHANGED_ENDS)
         sendings = self._changed_sendings()
         if sendings is None:
-            raise TooManyChangesError
+            raise UnknownChangesError
         self.affected = {row["id"]: None for row in acks}
         if names := {row["id"] for row in ends}:
             found = self.lake.query(_ACKNOWLEDGED_ON, acks=ORDER_ACKS, names=names)
