@@ -38,7 +38,7 @@ from pipeline.transfers.changed_connections import (
     ChangedConnections,
     changed_connections,
 )
-from pipeline.transfers.checkpoint_use import ChangedPackets, usable_checkpoints
+from pipeline.transfers.checkpoint_use import usable_checkpoints
 from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
 from pipeline.transfers.hops.hop_keys import CLONES_RULE
 from pipeline.transfers.inputs import (
@@ -211,8 +211,8 @@ class _Evaluation:
         """Evaluate the rules on some sessions, and write their checkpoints."""
         checkpoints = {}
         if self.changed is not None:
-            going_on, changes = {*names} - self.changed.stepped, ChangedPackets.of(self.changed.packets)
-            checkpoints = usable_checkpoints(self.lake, FINDING_CHECKPOINTS, going_on, changes)
+            going_on = {*names} - self.changed.stepped
+            checkpoints = usable_checkpoints(self.lake, FINDING_CHECKPOINTS, going_on, self.changed.changes)
         facts, sessions = self._read(names, checkpoints)
         gone = outdated(sessions, self.packets)
         if gone:

@@ -16,7 +16,7 @@ from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import IncrementalUpdate, KeptState, UnknownChangesError
 from pipeline.lake.lake import Lake
-from pipeline.transfers.checkpoint_use import changed_packets
+from pipeline.transfers.checkpoint_use import ChangedPackets, changed_packets
 from pipeline.transfers.inputs import BINARY_PROTOCOL, read_capture_ends
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 from schemas.sessions import SESSION_PACKETS, SESSIONS
@@ -47,11 +47,13 @@ class CaptureState(KeptState):
 class ChangedConnections(NamedTuple):
     """The ``names`` of all that changed, connection_id; ``packets``: as ``changed_packets`` returns them.
 
-    ``stepped``: those in captures of which other places are known than before where their clocks were set.
+    ``changes``: where these packets are; ``stepped``: those in captures of which other places are known than
+    before where their clocks were set.
     """
 
     names: set[str]
     packets: pa.Table
+    changes: ChangedPackets
     stepped: set[str]
 
 
@@ -64,7 +66,8 @@ def changed_connections(step: IncrementalUpdate, now: CaptureState) -> ChangedCo
     names = {*packets["connection_id"].to_pylist()} if len(packets) else set[str]()
     stepped = _in_captures_with_other_steps(step.lake, before.clock_steps, now.clock_steps)
     names |= {row["connection_id"] for row in rows} | stepped
-    return ChangedConnections(names | _open_at_other_ends(step.lake, before, now), packets, stepped)
+    names |= _open_at_other_ends(step.lake, before, now)
+    return ChangedConnections(names, packets, ChangedPackets.of(packets), stepped)
 
 
 def _in_captures_with_other_steps(lake: Lake, before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:

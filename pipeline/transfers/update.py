@@ -170,11 +170,10 @@ class _SessionsUpdate:
     def _affected_connections(self) -> set[str]:
         """Return the connections to recompute; UnknownChangesError."""
         found = changed_connections(self.step, self.now)
-        packets, self.stepped = found.packets, found.stepped
+        packets, self.changes, self.stepped = found.packets, found.changes, found.stepped
         self.changed = (
             packets.filter(packets["present"])["packet_key"].combine_chunks() if len(packets) else pa.array([])
         )
-        self.changes = ChangedPackets.of(packets)
         return found.names
 
     def _all_connections(self) -> set[str]:

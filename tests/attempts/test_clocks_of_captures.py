@@ -230,7 +230,7 @@ def check_durations(found, expected):
 
 
 @pytest.mark.parametrize(("by_us", "silence_us"), [(5 * 10**6, 0), (60 * 10**6, 0), (-5 * 10**6, 30 * 10**6)])
-@pytest.mark.parametrize("name", [REMOTE_READ, QM2QM])
+@pytest.mark.parametrize("name", [pytest.param(REMOTE_READ, marks=pytest.mark.long), QM2QM])
 def test_a_clock_that_was_set_as_another_tap_shows(name, by_us, silence_us):
     """Of the taps, that whose clock was set is shown wherever it is earlier; without timestamps nothing else tells."""
     capture, alone = sample(name)

@@ -186,6 +186,7 @@ def test_slices_change_no_attempt_of_many(seed, steps):
     slices_change_nothing(seed, steps)
 
 
+@pytest.mark.long
 def test_a_busy_server_has_many_slices():
     assert max(slices_change_nothing(seed, 200) for seed in range(6)) > 2
 

@@ -89,7 +89,7 @@ def ingest(lake, folder, tables=TABLES):
     return {name: DeltaTable(str(path)).to_pyarrow_table() for name, path in folders.items() if path.exists()}
 
 
-@pytest.mark.parametrize("data", ["sample", "transfers"])
+@pytest.mark.parametrize("data", [pytest.param("sample", marks=pytest.mark.long), "transfers"])
 def test_a_lake_read_in_parts_is_the_lake_read_as_a_whole(project, tmp_path, request, monkeypatch, data):
     whole = ingest(tmp_path / "whole", project / "data" / data)
     request.getfixturevalue("small_parts")

@@ -77,7 +77,9 @@ def assert_one_row_for_each(lake):
         assert all(count == 1 for count in Counter(row[key] for row in rows(lake, name)).values()), name
 
 
-@pytest.mark.parametrize("ahead_ns", [0, 2_000_000], ids=["one clock", "two clocks"])
+@pytest.mark.parametrize(
+    "ahead_ns", [pytest.param(0, marks=pytest.mark.long), 2_000_000], ids=["one clock", "two clocks"]
+)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_each_tap_without_other_packets(tmp_path, protocol, ahead_ns):
     flow, parts = PROTOCOLS[protocol]()

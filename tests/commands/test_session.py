@@ -109,7 +109,7 @@ def test_what_only_workers_of_this_machine_can_have_is_not_in_the_properties_of_
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("class_path", ["as set-up found it", "other jars"])
+@pytest.mark.parametrize("class_path", ["as set-up found it", pytest.param("other jars", marks=pytest.mark.long)])
 def test_a_plain_start_makes_the_local_session_and_says_if_java_has_no_classes_at_hand(project, tmp_path, class_path):
     env = {**without_launcher(), "PYTHONPATH": str(project)}
     archive = session.JAVA_CLASS_ARCHIVE

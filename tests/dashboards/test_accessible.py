@@ -21,8 +21,8 @@ def page(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("dark", "width", "height"),
-    [(False, 1400, 900), (True, 390, 844), pytest.param(True, 1400, 900, marks=pytest.mark.long),
-     pytest.param(False, 390, 844, marks=pytest.mark.long)],
+    [(True, 390, 844), *(pytest.param(*each, marks=pytest.mark.long)
+                         for each in ((False, 1400, 900), (True, 1400, 900), (False, 390, 844)))],
 )  # fmt: skip
 def test_axe_finds_nothing(at, page, dark, width, height):
     at.set_display(width=width, height=height, dark=dark, mobile=width < 400)

@@ -142,7 +142,7 @@ def test_however_many_change_the_rows_of_these_are_computed_in_memory_or_in_task
         assert follower.written
 
 
-@pytest.mark.parametrize("most", [1, 50_000], ids=["in tasks", "in memory"])
+@pytest.mark.parametrize("most", [1, pytest.param(50_000, marks=pytest.mark.long)], ids=["in tasks", "in memory"])
 def test_messages_of_two_queues_with_the_same_numbers(tmp_path, monkeypatch, most):
     """Some attempts show a message's lookup identifier alone, some its key alone, and some both, which bind the two."""
     chance, lake = Random(1), Lake(without_spark(), str(tmp_path / "lake"))

@@ -64,7 +64,7 @@ def places(request, spark, demo_lake):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("places", ["folder", "catalog"], indirect=True)
+@pytest.mark.parametrize("places", [pytest.param("folder", marks=pytest.mark.long), "catalog"], indirect=True)
 def test_the_tour(spark, places):
     output = run(TOUR, spark, **places, captures=str(FOLDER.parent / "data" / "sample"))
     files, calls, risks, packets, _, opens = output.tables

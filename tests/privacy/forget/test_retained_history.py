@@ -84,6 +84,7 @@ class TestTheJobs:
         *lines, summary = capsys.readouterr().out.splitlines()
         return "\n".join(lines), json.loads(summary)
 
+    @pytest.mark.long
     def test_what_stays_is_said_until_nothing_does(self, root, capsys):
         said, summary = self.run(capsys, root)
         lake = Lake(without_spark(), str(root))

@@ -10,6 +10,15 @@ from engines import shared_sql
 from lake.answers import rows_of
 
 
+def quick_session(spark):
+    """A Spark session that compiles nothing: that takes longer than to read a few rows."""
+    session = spark.newSession()
+    for name, value in {"codegen.wholeStage": "false", "codegen.factoryMode": "NO_CODEGEN", "adaptive.enabled": "false",
+                        "shuffle.partitions": "1"}.items():  # fmt: skip
+        session.conf.set(f"spark.sql.{name}", value)
+    return session
+
+
 def answers_of(views):
     """Return what gives the rows of a view by its name: those of ``ask``, and of the temporary view in Spark."""
 

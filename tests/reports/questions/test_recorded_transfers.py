@@ -10,7 +10,7 @@ from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.update import current_alerts
 from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import LakeViews
-from reports.questions.both_engines import answers_of
+from reports.questions.both_engines import answers_of, quick_session
 from transfers_peer.reading import CAPTURES, account_lines, of
 from udfs.codes import NEGATIVE_CLASS_TEXTS, message_class_name
 
@@ -60,7 +60,7 @@ def lake(spark, tmp_path_factory):
         patch.setattr(run_all, "console_summary", lambda _lake: "")
         patch.setattr(run_all, "queue_lines", lambda _lake, _as_of: [])
         assert run_all.main(["--lake", str(root), "--captures", *map(str, CAPTURES)]) == 0
-    return Lake(spark, str(root))
+    return Lake(quick_session(spark), str(root))
 
 
 @pytest.fixture(scope="module")

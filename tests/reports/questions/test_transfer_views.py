@@ -9,7 +9,7 @@ import pytest
 from jobs import ask
 from pipeline.reports.views import evidence as ev
 from pipeline.reports.views.catalog import COVERAGE_VIEW, VIEWS_BY_NAME, LakeViews
-from reports.questions.both_engines import answers_of, select
+from reports.questions.both_engines import answers_of, quick_session, select
 from reports.questions.in_memory_lake import NOW, InMemoryLake, rows
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.attempts import RECEIVE_ATTEMPTS
@@ -107,10 +107,7 @@ def lake_views(spark):
 
     The lake made last counts: all are in one session.
     """
-    quick = spark.newSession()
-    for name, value in {"codegen.wholeStage": "false", "codegen.factoryMode": "NO_CODEGEN", "adaptive.enabled": "false",
-                        "shuffle.partitions": "1"}.items():  # fmt: skip
-        quick.conf.set(f"spark.sql.{name}", value)
+    quick = quick_session(spark)
 
     def make(tables):
         given = {QUEUE_ALIASES: ALIASES} | tables

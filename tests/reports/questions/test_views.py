@@ -18,7 +18,7 @@ from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NA
 from pipeline.reports.views.scope import Scope
 from pipeline.text import format_table
 from queue_states.queue_events import FAR, MINUTE, incoming, outgoing, read, snapshot
-from reports.questions.both_engines import answers_of, select
+from reports.questions.both_engines import answers_of, quick_session, select
 from reports.questions.in_memory_lake import NAMES, NOW, InMemoryLake, call, history_tables, rows
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
@@ -173,11 +173,8 @@ def calls():
 
 @pytest.fixture(scope="module")
 def views(spark):
-    """The views in a session of their own, without code generation: the rows are too few to compile for."""
-    quick = spark.newSession()
-    for name, value in {"codegen.wholeStage": "false", "codegen.factoryMode": "NO_CODEGEN", "adaptive.enabled": "false",
-                        "shuffle.partitions": "1"}.items():  # fmt: skip
-        quick.conf.set(f"spark.sql.{name}", value)
+    """The views in a session of their own."""
+    quick = quick_session(spark)
     hours = coverage(0, {("transport", "bytes"): 1000, ("transport", "bytes_missing"): 7, ("rpc", "sealed"): 2})
     hours += coverage(1, {("rpc", "calls"): 5, ("stub", "undecoded"): 1, ("message", "undecoded"): 2})
     hours += coverage(0, {("capture", "packets_dropped"): 3}, None) + coverage(0, {("rpc", "calls"): 9}, "10.0.0.7")
@@ -585,7 +582,7 @@ def seen_twice(spark):
         more = {"journal_count": round(60 * at), "journal_bytes": round(600 * at)}
         snapshots += [shot(at, G, round(60 * at), **more), shot(at, DEAD, round(60 * at))]
     named = [row | {"queue": NAMES.canonical_queue(row["queue"])} for row in snapshots]
-    lake = InMemoryLake(spark.newSession(), history_tables(named))
+    lake = InMemoryLake(quick_session(spark), history_tables(named))
     answer = answers_of(LakeViews(lake))
 
     def ask(name, *columns):
