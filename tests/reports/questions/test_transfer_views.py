@@ -102,10 +102,11 @@ ALIASES = [
 
 
 @pytest.fixture(scope="module")
-def lake_views(spark):
+def lake_views(request, spark):
     """Makes the views over a lake of literal rows, and reads columns of their rows, times in minutes.
 
-    The lake made last counts: all are in one session.
+    The lake made last counts: all are in one session. A plain run asks Spark for the same views of recorded transfers
+    (``test_recorded_transfers``, ``test_views``), the long one here too.
     """
     quick = quick_session(spark)
 
@@ -113,7 +114,7 @@ def lake_views(spark):
         given = {QUEUE_ALIASES: ALIASES} | tables
         lake = InMemoryLake(quick, {table: rows(table, *found) for table, found in given.items()})
         views = LakeViews(lake)
-        answer = answers_of(views)
+        answer = answers_of(views, in_spark=request.config.getoption("--long"))
 
         def read(name, *columns):
             return [tuple(map(plain, row)) for row in select(answer(name), *columns)]
