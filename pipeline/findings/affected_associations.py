@@ -127,7 +127,7 @@ class AffectedAssociations:
 
     def add_met_without_bind(self, connections: pa.Table) -> None:
         """Add those that existed with a changed one of their client that is or was without bind."""
-        spans = times_without_bind(self.connection_images or ())
+        spans = times_without_bind(self.connection_images)
         if spans:
             of = [connections[name].to_pylist() for name in ("connection_id", "server_address", "client_address")]
             times = [times_to_us(connections[name]).to_pylist() for name in ("first_packet_at", "closed_at")]

@@ -85,11 +85,11 @@ class ConnectionsWithoutBind:
         # In the order of beginnings: these, and the latest end so far.
         self._times: defaultdict[tuple[str | None, str | None], tuple[list[int], list[int]]]
         self._times = defaultdict(lambda: ([], []))
-        for connection in sorted(connections, key=lambda each: each.first_packet_at):
-            if connection.is_without_bind:
-                begins, ends = self._times[connection.server_address, connection.client_address]
-                begins.append(connection.first_packet_at)
-                ends.append(max([connection.last_packet_at, *ends[-1:]]))
+        without_bind = (each for each in connections if each.is_without_bind)
+        for connection in sorted(without_bind, key=lambda each: each.first_packet_at):
+            begins, ends = self._times[connection.server_address, connection.client_address]
+            begins.append(connection.first_packet_at)
+            ends.append(max([connection.last_packet_at, *ends[-1:]]))
 
     def __bool__(self) -> bool:
         return bool(self._times)
