@@ -30,8 +30,7 @@ from pipeline.attempts.changed_rows import MAX_ROWS_IN_MEMORY, RPC_CONNECTIONS_Q
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
 from pipeline.attempts.operation_rows import NO_OPERATIONS, operations_function, servers_with_operations
 from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries, operation_queries
-from pipeline.bronze.across_captures.changed_ends import changed_ends
-from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock_steps
+from pipeline.bronze.across_captures.capture_ends import changed_ends, read_capture_ends, read_lossy_capture_ends
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
@@ -53,10 +52,6 @@ _ATTEMPTS: Final = DerivedTable(
     code_version="10",
     needs=(REMOTE_READ_CALLS,),
 )
-_SERVERS: Final = """
-SELECT server, max(ends) AS ends, max(CASE WHEN packets_dropped > 0 THEN ends END) AS lossy
-FROM (SELECT explode(servers) AS server, unix_micros(last_packet_at) AS ends, packets_dropped FROM {captures})
-GROUP BY server"""
 
 
 def update(lake: Lake, *, cleanup: timedelta, declared: AliasGroups = ()) -> int:
@@ -95,7 +90,8 @@ class _AttemptsUpdate:
         """Update aliases, operations, the messages' queues and attempts."""
         lake, feeds = self.lake, self.step.feeds
         queries: dict[str, Callable[[], Any]] = {
-            "servers": partial(_read_servers, lake),
+            "ends": partial(read_capture_ends, lake),
+            "lossy": partial(read_lossy_capture_ends, lake),
             "aliases": lambda: AliasIndex.load(lake),
             "connections": partial(
                 lake.query_at_most, RPC_CONNECTIONS_QUERY, MAX_ROWS_IN_MEMORY, connections=CONNECTIONS
@@ -104,7 +100,6 @@ class _AttemptsUpdate:
             "clients": partial(feeds.rows, CLIENT_CALLS, changed_rows.CHANGED_CLIENT_CALLS_QUERY),
             "moved": partial(feeds.rows, CONNECTIONS, changed_rows.CHANGED_CONNECTIONS_QUERY),
             "claims": partial(feeds.rows, RPC_BINDS, CHANGED_BINDS_QUERY),
-            "steps": partial(read_clock_steps, lake),
             "expiring": partial(changed_rows.read_expiring_attempts, lake, self.cleanup_s),
             "keys": partial(
                 self._changed_calls,
@@ -118,10 +113,8 @@ class _AttemptsUpdate:
             },
         }
         found = run_concurrently(queries)
-        ends = {server: last for server, (last, _) in found["servers"].items() if last is not None}
-        self.ends = earlier_ends(lake, ends, found["steps"].shown_by_taps())  # by other clocks it may be earlier
-        self.connections, self.aliases = found["connections"], found["aliases"]
-        self.lost = _possible_loss(lake, self.connections, found["servers"])
+        self.ends, self.connections, self.aliases = found["ends"], found["connections"], found["aliases"]
+        self.lost = _possible_loss(lake, self.connections, found["lossy"])
         return self.step.recompute(partial(self._find_scope, found), self._recompute)
 
     def _find_scope(self, found: Mapping[str, Any]) -> RecomputeScope:
@@ -257,17 +250,11 @@ def _replace_all(lake: Lake, table: Table, query: GroupedQuery) -> int:
     return lake.versions.rows_written(table)
 
 
-def _read_servers(lake: Lake) -> dict[str, tuple[int | None, int | None]]:
-    """Return of each server the last packet of its captures, and of those that dropped packets, microseconds."""
-    rows = lake.query(_SERVERS, captures=CAPTURE_FILES)
-    columns = [column.to_pylist() for column in rows.columns]
-    return {server: (last, lossy) for server, last, lossy in zip(*columns, strict=True)}
+def _possible_loss(lake: Lake, connections: pa.Table | None, lossy_ends: Mapping[str, int]) -> dict[str, int]:
+    """Return until when calls at each server may have been lost, microseconds; ``connections``: None if too many.
 
-
-def _possible_loss(
-    lake: Lake, connections: pa.Table | None, servers: Mapping[str, tuple[int | None, int | None]]
-) -> dict[str, int]:
-    """Return until when calls at each server may have been lost, microseconds; ``connections``: None if too many."""
+    ``lossy_ends`` as ``read_lossy_capture_ends`` returns them.
+    """
     columns = ["server_address", "last_packet_at", "missing_bytes"]
     if connections is None:
         lossy = f"SELECT * FROM ({RPC_CONNECTIONS_QUERY}) WHERE missing_bytes > 0"
@@ -277,4 +264,4 @@ def _possible_loss(
     else:
         rows = connections.filter(pc.greater(connections["missing_bytes"], 0)).select(columns)
     values = zip(*(column.to_pylist() for column in rows.columns), strict=True)
-    return capture_gaps.possible_loss_until(values, ((server, lossy) for server, (_, lossy) in servers.items()))
+    return capture_gaps.possible_loss_until(values, lossy_ends.items())

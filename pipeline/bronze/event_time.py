@@ -28,6 +28,6 @@ def newest_event_time(lake: Lake) -> datetime | None:
     """Return the time of the newest packet or snapshot; None where none has a time."""
     times = " UNION ALL ".join(f"SELECT {newest} AS newest FROM {{{t.name}}}" for t, newest in _NEWEST_TIME_OF.items())
     tables = {table.name: table for table in _NEWEST_TIME_OF}
-    found = lake.query(f"SELECT max(newest) AS newest FROM ({times})", **tables)
+    found = lake.query_shared(f"SELECT max(newest) AS newest FROM ({times})", **tables)
     newest: datetime | None = found["newest"][0].as_py()
     return newest

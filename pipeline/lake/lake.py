@@ -290,6 +290,13 @@ class Lake:
         """
         return self._answers.query(sql, of)
 
+    def query_shared(self, sql: str, /, **tables: Table) -> pa.Table:
+        """Return the answer as ``query`` does, to what several steps of a run ask: it stays in memory for them.
+
+        It is asked again when one of the tables has another version.
+        """
+        return self._answers.query_shared(sql, tables)
+
     def frame(self, sql: str, /, **of: QueryInput) -> DataFrame:
         """Return Spark's answer to a query, as for ``query``, as a frame."""
         return self._answers.frame(sql, of)

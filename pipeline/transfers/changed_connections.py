@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from pipeline.bronze.across_captures.changed_ends import changed_ends
+from pipeline.bronze.across_captures.capture_ends import changed_ends, read_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import IncrementalUpdate, KeptState, UnknownChangesError
 from pipeline.lake.lake import Lake
 from pipeline.transfers.checkpoint_use import ChangedPackets, changed_packets
-from pipeline.transfers.inputs import BINARY_PROTOCOL, read_capture_ends
+from pipeline.transfers.inputs import BINARY_PROTOCOL
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 from schemas.sessions import SESSION_PACKETS, SESSIONS
 from schemas.table import Table

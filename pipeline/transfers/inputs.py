@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in
-from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock_steps, spans_by_server
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps, spans_by_server
 from pipeline.lake.lake import Lake
 from pipeline.transfers.checkpoints import Checkpoint
 from pipeline.transfers.connection_packets import (
@@ -30,11 +30,6 @@ from udfs.messages.header_layouts import PROTOCOL_BINARY
 
 BINARY_PROTOCOL: Final = "binary_protocol"  # bronze.connections.kind
 MAX_PACKETS: Final = 500_000  # of connections that are recomputed together; one connection may have more
-CAPTURE_ENDS: Final = """
-SELECT server, unix_micros(max(last_packet_at)) AS ends
-FROM (SELECT explode(servers) AS server, last_packet_at FROM {files})
-WHERE last_packet_at IS NOT NULL GROUP BY server"""
-"""SQL over ``bronze.capture_files``: by server the time of the newest packet of captures with packets of it."""
 CAPTURE_BEGINS: Final = """
 SELECT capture_id, unix_micros(first_packet_at) AS begins FROM {files} WHERE first_packet_at IS NOT NULL"""
 """SQL over ``bronze.capture_files``: by capture the time of its oldest packet."""
@@ -59,18 +54,6 @@ SELECT sighting_key, packet_key, connection_id, seen_at, session_number, recover
 FROM {{messages}} WHERE connection_id IN {{names}} AND seen_in = '{PROTOCOL_BINARY}' AND {{behind}}"""
 
 
-def read_capture_ends(lake: Lake) -> dict[str, int]:
-    """Return by server address the time of the newest packet of captures with packets of it, microseconds.
-
-    That is earlier by what clocks may have left out as other captures show: by other clocks it may be.
-    """
-    return earlier_ends(lake, _newest_packets(lake), read_clock_steps(lake).shown_by_taps())
-
-
-def _newest_packets(lake: Lake) -> dict[str, int]:
-    return {row["server"]: row["ends"] for row in lake.query(CAPTURE_ENDS, files=CAPTURE_FILES).to_pylist()}
-
-
 def read_skipped(lake: Lake) -> dict[str, list[tuple[int, int]]]:
     """Return by server address the spans that clocks left out, of captures with packets of it; microseconds."""
     return spans_by_server(lake, read_clock_steps(lake).skipped())
@@ -80,12 +63,6 @@ def read_set_by(lake: Lake) -> dict[str, int]:
     """Return by server address how far clocks were set, back and forward, of captures with packets of it; us."""
     found = spans_by_server(lake, read_clock_steps(lake).set_by())
     return {server: sum(until - since for since, until in spans) for server, spans in found.items()}
-
-
-def read_sure_capture_ends(lake: Lake) -> dict[str, int]:
-    """Return the times of ``read_capture_ends``, earlier by what clocks left out: other clocks show at least these."""
-    steps = read_clock_steps(lake)
-    return earlier_ends(lake, _newest_packets(lake), [*steps.skipped_alone(), *steps.shown_by_taps()])
 
 
 def read_capture_begins(lake: Lake, captures: Collection[str]) -> dict[str, int]:

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in
+from pipeline.bronze.across_captures.capture_ends import CAPTURE_ENDS
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.transfers.connection_packets import ConnectionPackets
 from pipeline.transfers.inputs import (
     BINARY_PROTOCOL,
     CAPTURE_BEGINS,
-    CAPTURE_ENDS,
     PACKETS_SQL,
     arrange_read_packets,
     group_connections,

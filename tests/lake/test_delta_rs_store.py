@@ -16,7 +16,7 @@ from pipeline.lake.queries import answer
 from pipeline.lake.queries.inputs import ChangesSince, FilteredTable
 from pipeline.lake.storage import delta_rs
 from pipeline.lake.storage.log import NO_PROVENANCE
-from schemas.bronze import QUARANTINE
+from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from tests.support.lakes import changes
 
 pytestmark = pytest.mark.spark
@@ -280,6 +280,24 @@ def test_any_other_folder_is_a_lake(spark, tmp_path, name):
         assert [row.reason for row in each.read(QUARANTINE).collect()] == ["r"]
     assert changes(lake, QUARANTINE, 1).count() == 2
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_what_several_steps_ask_is_answered_once_for_each_version(lake, monkeypatch):
+    asked = []
+    real = lake._answers._sql.answer
+    monkeypatch.setattr(lake._answers._sql, "answer", lambda *args: asked.append(args) or real(*args))
+
+    def largest(name):
+        return lake.query_shared(f"SELECT max({name}) AS largest FROM {{rows}}", rows=QUARANTINE)["largest"].to_pylist()
+
+    assert largest("size_bytes") == [None]
+    lake.append(QUARANTINE, rows(("a", "one", 1, NOON)))
+    lake.append(CAPTURE_FILES, CAPTURE_FILES.schema().empty_table())
+    assert [largest("size_bytes") for _ in range(3)] == [[1]] * 3
+    assert largest("reason") == ["one"]
+    lake.append(QUARANTINE, rows(("b", "two", 2, NOON)))
+    assert [largest("size_bytes") for _ in range(3)] == [[2]] * 3
+    assert len(asked) == 4
 
 
 @pytest.mark.parametrize("limit", [1 << 20, 0])

@@ -5,6 +5,7 @@ import pyarrow.compute as pc
 
 from capture.in_memory import read_captures
 from memory_lake import MemoryLake
+from pipeline.bronze.across_captures.capture_ends import read_capture_ends, read_sure_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.findings.hop_findings import HopFacts, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
@@ -20,10 +21,8 @@ from pipeline.silver.decode import message_batches
 from pipeline.transfers.inputs import (
     BINARY_PROTOCOL,
     read_capture_begins,
-    read_capture_ends,
     read_decoded_messages,
     read_packets,
-    read_sure_capture_ends,
 )
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TransferSettings, message_transfer_rows

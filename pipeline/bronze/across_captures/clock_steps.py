@@ -23,7 +23,7 @@ def read_clock_steps(
 
     ``fresh`` are rows of the ledger that are not stored yet, ``tap_steps``, by capture, columns of it that are not.
     """
-    rows = {row["capture_id"]: row for row in lake.query(_STEPS, rows=CAPTURE_FILES).to_pylist()}
+    rows = {row["capture_id"]: row for row in lake.query_shared(_STEPS, rows=CAPTURE_FILES).to_pylist()}
     for row in fresh:  # of a capture that was read on, other captures have shown some
         name, known = row["capture_id"], rows.get(row["capture_id"], row)
         rows[name] = {"capture_id": name, "times_go_back": row["times_go_back"], "tap_steps": known["tap_steps"]}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 from uuid import uuid4
 
 import pyarrow as pa
@@ -82,6 +82,12 @@ class Answers:
         return (
             collect(query_in_spark(self._session.spark, sql, bound)) if given is None else self._sql.answer(sql, given)
         )
+
+    def query_shared(self, sql: str, tables: Mapping[str, Table]) -> pa.Table:
+        """Return the answer to a query over tables, as it was while they had the same versions."""
+        versions = tuple(self._versions.version_to_read(table) for table in tables.values())
+        found = self._held.get((sql, *tables.values()), versions, partial(self.query, sql, tables))
+        return cast("pa.Table", found)
 
     def query_at_most(
         self, sql: str, inputs: Mapping[str, QueryInput], max_rows: int, max_bytes: int

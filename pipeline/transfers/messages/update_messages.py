@@ -17,7 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipeline.bronze.across_captures.changed_ends import changed_ends
+from pipeline.bronze.across_captures.capture_ends import changed_ends, read_sure_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
@@ -36,7 +36,6 @@ from pipeline.transfers.hops.missing_packets import (
     PAIRS_SCHEMA,
     changed_anywhere_sql,
 )
-from pipeline.transfers.inputs import read_sure_capture_ends
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TRANSFERS_SCHEMA, TransferSettings, message_transfer_rows
 from pipeline.transfers.messages.sender_clocks import CHANGED_CLOCKS_SQL, clocks_differ, read_clocks

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import times_to_us
-from pipeline.bronze.across_captures.changed_ends import changed_ends
+from pipeline.bronze.across_captures.capture_ends import changed_ends, read_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
@@ -33,7 +33,6 @@ from pipeline.transfers.hops.missing_packets import (
     PAIRS_SCHEMA,
     changed_anywhere_sql,
 )
-from pipeline.transfers.inputs import read_capture_ends
 from pipeline.transfers.sequences.beginnings import set_beginnings, set_changed_beginnings
 from pipeline.transfers.sequences.sequence_inputs import (
     ID_SQL,
