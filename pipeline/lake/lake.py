@@ -29,7 +29,7 @@ from pipeline.lake.engine.sessions import LazySession, is_remote_session, own_se
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import LakeNameError, StoreError
 from pipeline.lake.lake_path import LakePath, absolute_location
-from pipeline.lake.lake_record import choose_store, record_store
+from pipeline.lake.lake_record import choose_store, read_layouts, record_layouts, record_store
 from pipeline.lake.queries.answer import Answers
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.held_rows import HeldRows
@@ -629,9 +629,14 @@ class Lake:
     def maintain(self, table: Table, retain: timedelta) -> None:
         """Join small files, and delete those that no version younger than ``retain`` needs. No row changes.
 
+        A table of a lake that an earlier version made is laid out as this one declares it, once.
         Only with exclusive access, like ``vacuum``.
         """
-        with self._commit(table) as note:
+        with self._commit(table, self.versions.provenance_json(table)) as note:
+            layouts = read_layouts(self.folder)
+            if table.layout and layouts.get(str(table)) != [*table.layout]:
+                self._store.set_layout(table, note)
+                record_layouts(self.folder, {**layouts, str(table): [*table.layout]})
             self._store.maintain(table, int(retain / timedelta(hours=1)), note)
 
     def location(self, table: Table) -> str:
