@@ -33,7 +33,6 @@ from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries, operati
 from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock_steps
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
@@ -210,8 +209,7 @@ class _AttemptsUpdate:
         if scope.ongoing_connections:
             where = f"({where} OR (connection_id IN {{ongoing}} AND {column} IN {{keys}}))"
         names, ongoing = scope.connections_in_full, scope.ongoing_connections
-        sql = f"{dates_condition(scope.dates)} AND {where}"
-        return self.lake.select(table, sql, names=names, ongoing=ongoing, keys=keys)
+        return self.lake.select(table, where, (), scope.dates, names=names, ongoing=ongoing, keys=keys)
 
     def _recompute_all(self) -> int:
         """Recompute all aliases, attempts and operations."""

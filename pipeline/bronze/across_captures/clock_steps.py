@@ -8,12 +8,15 @@ from types import MappingProxyType
 from typing import Final
 
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries.inputs import FilteredTable
 from schemas.bronze import CAPTURE_FILES
 from udfs.capture.clock_steps import ClockSteps
 from udfs.rows import RowDict
 
-_STEPS: Final = """
-SELECT capture_id, times_go_back, tap_steps FROM {rows} WHERE times_go_back IS NOT NULL OR tap_steps IS NOT NULL"""
+_STEPS: Final = "SELECT capture_id, times_go_back, tap_steps FROM {rows}"
+_WITH_STEPS: Final = FilteredTable(
+    CAPTURE_FILES, "times_go_back IS NOT NULL OR tap_steps IS NOT NULL", is_shared=True
+)  # each step of a run asks for them
 
 
 def read_clock_steps(
@@ -23,7 +26,7 @@ def read_clock_steps(
 
     ``fresh`` are rows of the ledger that are not stored yet, ``tap_steps``, by capture, columns of it that are not.
     """
-    rows = {row["capture_id"]: row for row in lake.query(_STEPS, rows=CAPTURE_FILES).to_pylist()}
+    rows = {row["capture_id"]: row for row in lake.query(_STEPS, rows=_WITH_STEPS).to_pylist()}
     for row in fresh:  # of a capture that was read on, other captures have shown some
         name, known = row["capture_id"], rows.get(row["capture_id"], row)
         rows[name] = {"capture_id": name, "times_go_back": row["times_go_back"], "tap_steps": known["tap_steps"]}
