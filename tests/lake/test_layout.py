@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import ChangesSince
+from pipeline.lake.queries.inputs import ChangesSince, RowsOfDates
 from pipeline.lake.schema_enforcement import conform_table
 from pipeline.lake.storage import data_files
 from pipeline.lake.storage.delta_spark import SparkStore
@@ -77,6 +77,33 @@ def test_files_are_joined_in_order_of_date_and_connection(lake, monkeypatch):
     assert lake.query("SELECT quarantine_key FROM {feed}", feed=feed).num_rows == 0
     lake.maintain(QUARANTINE, RETAIN)
     assert lake.version(QUARANTINE) == newest  # large files stay as they are
+
+
+def test_files_of_other_dates_are_not_opened(lake):
+    """Rows without a time are of no date; a file whose times the log does not know may have any."""
+    undated = rows((1,), "u").set_column(0, QUARANTINE.schema().field(0), [["undated"]])
+    times = QUARANTINE.schema().get_field_index("seen_at"), QUARANTINE.schema().get_field_index("event_date")
+    for place in times:
+        field = QUARANTINE.schema().field(place)
+        undated = undated.set_column(place, field, pa.nulls(1, field.type))
+    for each in (rows((1,), "a"), rows((2,), "a"), rows((5, 7), "a"), undated):
+        lake.append(QUARANTINE, each)
+    days = {day: (NOON + dt.timedelta(days=day)).date() for day in (1, 2, 6, 7)}
+
+    def opened(*dates):
+        return len(lake._answers._bound("", RowsOfDates(QUARANTINE, dates)).files)
+
+    def read(*dates):
+        return sorted(lake.select(QUARANTINE, "TRUE", ("quarantine_key",), dates)["quarantine_key"].to_pylist())
+
+    assert (opened(days[1]), opened(days[6]), opened(None), opened()) == (1, 1, 1, 0)
+    assert read(days[1]) == ["1 a"]
+    assert read(days[6]) == []
+    assert read(days[7], None, days[2]) == ["2 a", "7 a", "undated"]
+    assert lake.select(QUARANTINE, "TRUE", (), None).num_rows == 5
+    for file in lake._answers._bound("", RowsOfDates(QUARANTINE, [days[2], days[7], None])).files:
+        file.remove_file()
+    assert lake.select_by_values(QUARANTINE, ["1 a", "2 a"], dates=[days[1]])["quarantine_key"].to_pylist() == ["1 a"]
 
 
 def test_files_of_any_table_are_joined_as_they_were_written(lake):
