@@ -3,6 +3,6 @@
 from typing import Final
 
 CALL_RULES: Final = "137fc78176cd069d"
-SESSION_RULES: Final = "a5c41d5d74b6c247"
-CLONE_RULES: Final = "a5ba733c4435d68c"
+SESSION_RULES: Final = "8f3989d795319526"
+CLONE_RULES: Final = "a98008e589112e11"
 SEQUENCE_RULES: Final = "821960cc94ac7a86"
