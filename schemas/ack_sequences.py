@@ -21,6 +21,7 @@ ACK_SEQUENCES = Table(
     "One row per message of a queue that was received remotely at least once: its outcomes in order, and its fate.",
     key=("sequence_key",),
     event_date_columns=("first_attempt_at", "settled_at"),
+    looked_up_by=("queue",),
     columns=(
         Column(
             "sequence_key",

@@ -11,6 +11,7 @@ ALERTS = Table(
     "One row per condition, subject and period in which it held (docs/reference/alerts.md). Ended alerts stay.",
     key=("alert_key",),
     event_date_columns=("since",),
+    looked_up_by=("queue",),
     columns=(
         Column("alert_key", STRING, "key of condition, subject and since"),
         Column("condition", STRING, "what is wrong (docs/reference/alerts.md): queue_disconnected, queue_stuck, ..."),

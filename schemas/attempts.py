@@ -38,6 +38,7 @@ RECEIVE_ATTEMPTS = Table(
     "One row per Start of a remote receive or peek, of either protocol, with how it ended.",
     key=("attempt_key",),
     event_date_columns=("started_at", "returned_at", "ended_at"),
+    looked_up_by=("queue",),
     columns=(
         Column("attempt_key", STRING, "key of the Start's call_key"),
         Column("protocol", STRING, "qm2qm ([MS-MQQP]) or RemoteRead ([MS-MQRR])"),
@@ -101,6 +102,7 @@ QUEUE_OPERATIONS = Table(
     "One row per purge of a queue, and per move of a message between a queue and its subqueues, seen in captures.",
     key=("call_key",),
     event_date_columns=("requested_at", "responded_at"),
+    looked_up_by=("queue",),
     columns=(
         Column("call_key", STRING, "bronze.rpc_calls"),
         Column("operation", STRING, "purge (R_PurgeQueue, RemoteQMPurgeQueue) or move (R_MoveMessage)"),
@@ -141,6 +143,7 @@ QUEUE_OPENS = Table(
     "One row per call that opens a queue: who asked, how long it was open, how that ended, and who blocked whom.",
     key=("call_key",),
     event_date_columns=("requested_at", "responded_at"),
+    looked_up_by=("queue",),
     columns=(
         Column("call_key", STRING, "bronze.rpc_calls, of the opening call"),
         Column("protocol", STRING, "qmcomm ([MS-MQMP]), qm2qm ([MS-MQQP]) or RemoteRead ([MS-MQRR])"),

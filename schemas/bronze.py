@@ -189,6 +189,7 @@ CONNECTIONS = Table(
     "established.",
     key=("connection_id",),
     event_date_columns=("first_packet_at",),
+    looked_up_by=("connection_id",),
     columns=(
         Column("connection_id", STRING, "key of the four-tuple and the time of its first packet in the file"),
         *ENDPOINT_COLUMNS,
@@ -262,6 +263,7 @@ RPC_BINDS = Table(
     "One row per presentation context asked for, of MSMQ and endpoint-mapper connections.",
     key=("bind_key",),
     event_date_columns=("bound_at",),
+    looked_up_by=("connection_id",),
     columns=(
         Column("bind_key", STRING, "key of the connection's four-tuple, the bind PDU's place in it, and the context"),
         Column("connection_id", STRING, "bronze.connections"),
@@ -335,6 +337,7 @@ RPC_CALLS = Table(
         "cancelled_at",
         "orphaned_at",
     ),
+    looked_up_by=("connection_id",),
     columns=(
         Column("call_key", STRING, "key of the four-tuple, call id, TCP sequence number of the first byte, request_at"),
         Column("connection_id", STRING, "bronze.connections"),
@@ -435,6 +438,7 @@ QUARANTINE = Table(
     "One row per contiguous run of input bytes that belongs nowhere, with its position and the reason.",
     key=("quarantine_key",),
     event_date_columns=("seen_at",),
+    looked_up_by=("connection_id",),
     columns=(
         Column(
             "quarantine_key",
@@ -526,6 +530,7 @@ PENDING = Table(
     "it across captures needs.",
     key=("pending_key",),
     event_date_columns=("last_packet_at",),
+    looked_up_by=("connection_id",),
     columns=(
         Column("pending_key", STRING, "key of the capture and of the connection as it alone saw it"),
         Column("capture_id", STRING, "bronze.capture_files"),

@@ -47,6 +47,7 @@ REMOTE_READ_CALLS = Table(
     "One row per qm2qm or RemoteRead call, with its parameters of both directions.",
     key=("call_key",),
     event_date_columns=("requested_at", "responded_at"),
+    looked_up_by=("connection_id",),
     columns=(
         Column("call_key", STRING, "bronze.rpc_calls"),
         Column("protocol", STRING, "qm2qm ([MS-MQQP]) or RemoteRead ([MS-MQRR])"),
@@ -112,6 +113,7 @@ MANAGEMENT_CALLS = Table(
     "One row per qmmgmt call ([MS-MQMR]): what was asked or done to a queue manager or one of its queues.",
     key=("call_key",),
     event_date_columns=("requested_at", "responded_at"),
+    looked_up_by=("connection_id",),
     columns=(
         Column("call_key", STRING, "bronze.rpc_calls"),
         _METHOD,
@@ -134,6 +136,7 @@ CLIENT_CALLS = Table(
     "One row per qmcomm or qmcomm2 call ([MS-MQMP]); parameters of those that open, name, read, purge or close.",
     key=("call_key",),
     event_date_columns=("requested_at", "responded_at"),
+    looked_up_by=("connection_id",),
     columns=(
         Column("call_key", STRING, "bronze.rpc_calls"),
         Column("interface_name", STRING, "qmcomm or qmcomm2"),

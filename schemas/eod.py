@@ -23,6 +23,7 @@ EOD_TRANSFERS = Table(
     "One row per observation of an outgoing transactional queue, compared with the previous one of the same source.",
     key=("snapshot_id",),
     event_date_columns=("observed_at",),
+    looked_up_by=("queue",),
     columns=(
         Column("snapshot_id", STRING, "silver.queue_snapshots"),
         Column("queue", STRING, "canonical normal form of the queue"),
@@ -73,6 +74,7 @@ EOD_SOURCES = Table(
     "One row per sender of an incoming transactional queue and observation, compared with what the sender reported.",
     key=("source_key",),
     event_date_columns=("observed_at",),
+    looked_up_by=("queue",),
     columns=(
         Column("source_key", STRING, "key of snapshot_id and the sender's place in it, from 0"),
         Column("snapshot_id", STRING, "silver.queue_snapshots"),

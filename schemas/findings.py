@@ -11,6 +11,7 @@ FINDINGS = Table(
     "One row per violation of a conformance or operation rule (docs/reference/rules.md), with the calls that prove it.",
     key=("finding_key",),
     event_date_columns=("observed_at",),
+    looked_up_by=("connection_id", "queue"),
     columns=(
         Column(
             "finding_key",

@@ -38,6 +38,7 @@ MESSAGES = Table(
     comment="One row per sighting of a message: what its packet says, and where it was seen.",
     key=("sighting_key",),
     event_date_columns=("seen_at",),
+    looked_up_by=("connection_id",),
     columns=(
         Column(
             "message_key",

@@ -31,6 +31,7 @@ QUEUE_HISTORY = Table(
     "first and the last evidence. Where nothing is known the state is UNKNOWN and the values are null.",
     key=("interval_key",),
     event_date_columns=("valid_from", "valid_to"),
+    looked_up_by=("queue_manager", "queue"),
     columns=(
         Column("interval_key", STRING, "key of queue_manager, queue, queue_format_name and valid_from"),
         NAMED_QUEUE_MANAGER,
@@ -85,6 +86,7 @@ MACHINE_HISTORY = Table(
     "the first and the last evidence. Where nothing is known the state is UNKNOWN and the values are null.",
     key=("interval_key",),
     event_date_columns=("valid_from", "valid_to"),
+    looked_up_by=("queue_manager",),
     columns=(
         Column("interval_key", STRING, "key of queue_manager and valid_from"),
         NAMED_QUEUE_MANAGER,
@@ -122,6 +124,7 @@ MANAGEMENT_ACTIONS = Table(
     "the state of the queue or queue manager before and after.",
     key=("call_key",),
     event_date_columns=("requested_at", "responded_at"),
+    looked_up_by=("queue_manager", "queue"),
     columns=(
         Column("call_key", STRING, "bronze.rpc_calls"),
         Column(

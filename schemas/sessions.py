@@ -94,6 +94,7 @@ SESSION_PACKETS = Table(
     "One row per packet of the binary protocol, complete or not.",
     key=("packet_key",),
     event_date_columns=("sent_at",),
+    looked_up_by=("connection_id",),
     columns=(
         Column(
             "packet_key",
@@ -213,6 +214,7 @@ SESSIONS = Table(
     "One row per connection of the binary protocol: its handshake, what each side sent, how it ended.",
     key=("connection_id",),
     event_date_columns=("first_packet_at",),
+    looked_up_by=("connection_id",),
     columns=(
         Column("connection_id", STRING, "bronze.connections"),
         *ENDPOINT_COLUMNS,
@@ -291,6 +293,7 @@ ORDER_ACKS = Table(
     "One row per order acknowledgement and per final acknowledgement of a transactional message.",
     key=("packet_key",),
     event_date_columns=("sent_at",),
+    looked_up_by=("connection_id",),
     columns=(
         Column("packet_key", STRING, "bronze.session_packets"),
         Column("connection_id", STRING, "bronze.connections"),
@@ -327,6 +330,7 @@ SENDINGS = Table(
     "One row per user message packet: a message as it was sent in a session, and what acknowledged it there.",
     key=("packet_key",),
     event_date_columns=("sent_at",),
+    looked_up_by=("connection_id",),
     columns=(
         Column("packet_key", STRING, "bronze.session_packets, also of its row in silver.messages"),
         Column("connection_id", STRING, "bronze.connections"),
@@ -412,6 +416,7 @@ SESSION_CHECKPOINTS = Table(
     "One row per long session: what its packets up to some time come to, for runs to go on from there.",
     key=("connection_id",),
     event_date_columns=("counted_until",),
+    looked_up_by=("connection_id",),
     columns=(*_CHECKPOINT_COLUMNS, *run_columns("silver", "counted_until")),
 )
 
@@ -421,6 +426,7 @@ FINDING_CHECKPOINTS = Table(
     "One row per long session: up to where its findings are final, for runs to go on from there.",
     key=("connection_id",),
     event_date_columns=("counted_until",),
+    looked_up_by=("connection_id",),
     columns=(
         *_CHECKPOINT_COLUMNS,
         Column("client_whole", BOOLEAN, "the client's side was judged as captured completely"),

@@ -93,7 +93,8 @@ class Table:
     """One Delta table: ``<layer>/<name>``, what one row is, its key, its columns in order.
 
     ``event_date_columns`` lists the time columns that give ``event_date``: the UTC date of the first that is not null.
-    It is empty for a table without that column.
+    It is empty for a table without that column. ``looked_up_by`` lists the columns by which a query looks for rows of
+    a date, of plain types.
     """
 
     layer: Layer
@@ -102,12 +103,13 @@ class Table:
     key: tuple[str, ...]
     columns: tuple[Column, ...]
     event_date_columns: tuple[str, ...] = ()
+    looked_up_by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = self.names
         if len(set(names)) != len(names):
             raise ValueError(f"{self}: a column twice")
-        if unknown := {*self.key, *self.event_date_columns} - set(names):
+        if unknown := {*self.key, *self.event_date_columns, *self.looked_up_by} - set(names):
             raise ValueError(f"{self}: no such column: {', '.join(sorted(unknown))}")
         if bool(self.event_date_columns) != (EVENT_DATE in names):
             raise ValueError(f"{self}: {EVENT_DATE} and what it is taken from belong together")
@@ -122,6 +124,11 @@ class Table:
     def names(self) -> tuple[str, ...]:
         """The columns' names, in order."""
         return tuple(column.name for column in self.columns)
+
+    @property
+    def layout(self) -> tuple[str, ...]:
+        """The columns by which its files are laid out: rows with near values stand in the same files."""
+        return (*((EVENT_DATE,) if self.event_date_columns else ()), *self.looked_up_by)
 
     def column(self, name: str) -> Column:
         """The column of that name; KeyError when there is none."""

@@ -41,6 +41,7 @@ MESSAGE_TRANSFERS = Table(
     "One row per message, destination queue and hop: its sendings, what acknowledged it, and what became of it.",
     key=("transfer_key",),
     event_date_columns=("first_sent_at",),
+    looked_up_by=("sender_queue_manager", "receiver_queue_manager"),
     columns=(
         Column("transfer_key", STRING, "key of message_key, destination_queue, sender_address, receiver_address"),
         Column("message_key", STRING, "silver.messages"),
@@ -152,6 +153,7 @@ TRANSFER_SEQUENCES = Table(
     "One row per exactly-once sequence of messages and hop: numbers, gaps, order acks, stalls, and its condition.",
     key=("sequence_key",),
     event_date_columns=("first_sent_at",),
+    looked_up_by=("sender_queue_manager", "receiver_queue_manager"),
     columns=(
         Column("sequence_key", STRING, "key of the next five columns"),
         Column("source_queue_manager", STRING, "GUID of the queue manager that first accepted its messages"),

@@ -53,9 +53,8 @@ from pipeline.attempts.changed_rows import (
 )
 from pipeline.attempts.ongoing_associations import OngoingAssociations, find_ongoing
 from pipeline.attempts.server_openings import OPENING_CALLS
-from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import QueryInput
+from pipeline.lake.queries.inputs import QueryInput, RowsOfDates
 from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS
 from schemas.calls import REMOTE_READ_CALLS
@@ -182,9 +181,10 @@ def _all_changed_keys(
     every = set(keys)
     if names := on.newly_closed_connections:
         published = dependency_keys.key_array(dependency_keys.PUBLISHED_KEYS)
-        unanswered = f"responded_at IS NULL AND connection_id IN {{names}} AND {dates_condition(dates)}"
+        unanswered = "responded_at IS NULL AND connection_id IN {names}"
         sql = f"SELECT DISTINCT explode({published}) AS published FROM {{reads}} WHERE {unanswered}"
-        every |= {*lake.query(sql, reads=REMOTE_READ_CALLS, names=names)["published"].to_pylist()}
+        reads = RowsOfDates(REMOTE_READ_CALLS, dates)
+        every |= {*lake.query(sql, reads=reads, names=names)["published"].to_pylist()}
     if numbered:  # a close also affects users of the number that was opened
         opened = f"protocol = 'qm2qm' AND opnum IN {sql_values(OPENING_OPNUMS)} AND server_address IN {{servers}}"
         sql = f"SELECT DISTINCT {dependency_keys.QUEUE_NUMBER_KEY} AS number FROM {{openings}} WHERE {opened}"

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import MAX_IN_LIST
+from pipeline.lake.queries.inputs import MAX_IN_LIST, RowsOfDates
 from schemas.messages import MESSAGES
 from schemas.table import EVENT_DATE, Table
 
@@ -29,7 +29,7 @@ _DIFFERS: Final = " OR ".join(f"messages.{name} IS DISTINCT FROM {sql}" for name
 # The messages of some dates whose queues must change.
 _CHANGED_SQL: Final = f"""
 SELECT messages.sighting_key, messages.{EVENT_DATE}, {", ".join(f"{sql} AS {name}" for name, sql in _WANTED.items())}
-FROM (SELECT * FROM {{{{messages}}}} WHERE {{dates}}) AS messages
+FROM {{{{messages}}}} AS messages
 JOIN (SELECT attempt_key, opened_queue FROM {{{{attempts}}}} WHERE {{dates}}) AS attempts
   ON attempts.attempt_key = messages.sighting_key
 WHERE {_DIFFERS}"""
@@ -42,7 +42,7 @@ _SAYS: Final = pa.schema([(name, pa.string()) for name in ("sighting_key", *_WAN
 
 def update(lake: Lake, attempts: pa.Table | Table, *, dates: Collection[date | None] | None) -> None:
     """Update the rows of some dates, None for all, to what ``attempts``, rows of gold.receive_attempts, say."""
-    inputs = {"messages": MESSAGES, "attempts": attempts}
+    inputs = {"messages": RowsOfDates(MESSAGES, dates), "attempts": attempts}
     sql = _CHANGED_SQL.format(dates=dates_condition(dates))
     changed = lake.query_at_most(sql, MAX_IN_LIST, **inputs) if dates is None else lake.query(sql, **inputs)
     if changed is None:  # nearly all: rewriting is faster than finding them

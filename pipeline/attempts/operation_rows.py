@@ -26,9 +26,8 @@ from pipeline.attempts.columns.call_columns import calls_from_rows
 from pipeline.attempts.operations import QueueOperation
 from pipeline.attempts.operations import find_operations as operations_here
 from pipeline.attempts.server_openings import methods_condition
-from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import GroupFunction, Values
+from pipeline.lake.queries.inputs import GroupFunction, QueryInput, RowsOfDates
 from schemas.attempts import QUEUE_OPERATIONS
 from schemas.calls import REMOTE_READ_CALLS
 from udfs.codes import result_name
@@ -42,11 +41,12 @@ _IS_OPERATION: Final = methods_condition(_OPERATIONS, "protocol")
 
 def servers_with_operations(lake: Lake, scope: RecomputeScope | None) -> set[str | None]:
     """Return the servers at which queues were purged or messages moved, over connections of a scope or over any."""
-    sql, inputs = f"SELECT DISTINCT server_address FROM {{reads}} WHERE {_IS_OPERATION}", dict[str, Values]()
+    sql = f"SELECT DISTINCT server_address FROM {{reads}} WHERE {_IS_OPERATION}"
+    inputs: dict[str, QueryInput] = {"reads": REMOTE_READ_CALLS}
     if scope is not None:
-        inputs = {"names": scope.connections}
-        sql += f" AND {dates_condition(scope.dates)} AND connection_id IN {{names}}"
-    return {*lake.query(sql, reads=REMOTE_READ_CALLS, **inputs)["server_address"].to_pylist()}
+        inputs = {"reads": RowsOfDates(REMOTE_READ_CALLS, scope.dates), "names": scope.connections}
+        sql += " AND connection_id IN {names}"
+    return {*lake.query(sql, **inputs)["server_address"].to_pylist()}
 
 
 def operations_function(aliases: Mapping[str, str]) -> GroupFunction:

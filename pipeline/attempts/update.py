@@ -32,7 +32,6 @@ from pipeline.attempts.operation_rows import NO_OPERATIONS, operations_function,
 from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries, operation_queries
 from pipeline.bronze.across_captures.capture_ends import changed_ends, read_capture_ends, read_lossy_capture_ends
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
@@ -203,8 +202,7 @@ class _AttemptsUpdate:
         if scope.ongoing_connections:
             where = f"({where} OR (connection_id IN {{ongoing}} AND {column} IN {{keys}}))"
         names, ongoing = scope.connections_in_full, scope.ongoing_connections
-        sql = f"{dates_condition(scope.dates)} AND {where}"
-        return self.lake.select(table, sql, names=names, ongoing=ongoing, keys=keys)
+        return self.lake.select(table, where, (), scope.dates, names=names, ongoing=ongoing, keys=keys)
 
     def _recompute_all(self) -> int:
         """Recompute all aliases, attempts and operations."""

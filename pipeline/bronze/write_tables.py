@@ -32,6 +32,7 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
+from pipeline.lake.queries.inputs import RowsOfDates
 from pipeline.lake.schema_enforcement import changed_keys
 from pipeline.lake.staging_files import Batches, BatchTransform, StagedPart, StagingWriter, plan_tasks, staged_files
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
@@ -133,8 +134,8 @@ class BronzeWriter:
         by_taps = "clocks IS NOT NULL AND connection_id IN {connections}"
         shared = lake.query(
             f"SELECT call_key, {_SIGHTINGS}, {by_taps} AS by_taps FROM {{rows}} "
-            f"WHERE {dates_condition(dates)} AND ({_SIGHTINGS} IS NOT NULL OR {by_taps})",
-            rows=RPC_CALLS, connections=connections,
+            f"WHERE {_SIGHTINGS} IS NOT NULL OR {by_taps}",
+            rows=RowsOfDates(RPC_CALLS, dates), connections=connections,
         )  # fmt: skip
         seen = pc.or_(shared["by_taps"], _name_captures(shared, _SIGHTINGS, replaced))
         calls = shared.filter(seen)["call_key"].to_pylist()

@@ -14,9 +14,10 @@ from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPENING_CALLS
 from pipeline.concurrency import run_concurrently
 from pipeline.findings import evaluate
 from pipeline.findings.columns.joined_calls import join_by_call_key
+from pipeline.lake.change import Dates
 from pipeline.lake.date_filters import MAX_DATES
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import QueryInput, Values
+from pipeline.lake.queries.inputs import QueryInput, RowsOfDates, Values
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.findings import FINDINGS
@@ -41,12 +42,15 @@ class InputQuery(NamedTuple):
     where: str = "TRUE"
     interface_sql: str = "interface_name"
 
-    def read_rows(self, lake: Lake, where: str = "TRUE", /, **inputs: QueryInput) -> pa.Table:
-        """Return the rows that meet a condition; ``inputs`` are what it names in braces.
+    def read_rows(
+        self, lake: Lake, where: str = "TRUE", dates: Dates | None = None, /, **inputs: QueryInput
+    ) -> pa.Table:
+        """Return the rows of some dates, None for all, that meet a condition; ``inputs`` are what it names in braces.
 
         ``rows`` among ``inputs`` is read in place of the table, for instance a part of it.
         """
-        return lake.query(self._sql(", ".join(self.columns), where), **{"rows": self.table, **inputs})
+        rows = RowsOfDates(self.table, dates)
+        return lake.query(self._sql(", ".join(self.columns), where), **{"rows": rows, **inputs})
 
     def read_connection_ids(self, lake: Lake, where: str = "TRUE", /, **inputs: QueryInput) -> set[str]:
         """Return the ids of the connections whose rows meet a condition."""

@@ -41,9 +41,9 @@ from pipeline.findings.inputs import (
     read_findings,
 )
 from pipeline.findings.rules.registry import single_call_rules
-from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.change import Dates
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import QueryInput
+from pipeline.lake.queries.inputs import QueryInput, RowsOfDates
 from schemas.calls import REMOTE_READ_CALLS
 from udfs.codes import RR_NACK
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
@@ -56,14 +56,13 @@ class _RemoteReadCalls(NamedTuple):
 
     lake: Lake
     connection_ids: frozenset[str]
-    date_filter: str
+    dates: Dates | None
 
     def select_keys(self, where: str, /, **inputs: QueryInput) -> pa.Table:
         """Return the call keys of rows that meet a condition, with their dependency keys."""
         columns = f"SELECT call_key, {dependency_keys.key_array(dependency_keys.RULE_KEYS)} AS explains FROM {{reads}}"
-        ours = f"connection_id IN {{names}} AND {self.date_filter} AND ({where})"
-        names = self.connection_ids
-        return self.lake.query(f"{columns} WHERE {ours}", reads=REMOTE_READ_CALLS, names=names, **inputs)
+        ours, reads = f"connection_id IN {{names}} AND ({where})", RowsOfDates(REMOTE_READ_CALLS, self.dates)
+        return self.lake.query(f"{columns} WHERE {ours}", reads=reads, names=self.connection_ids, **inputs)
 
     def select_keys_sharing(self, rows: pa.Table, *others: str, **inputs: QueryInput) -> pa.Table:
         """Return the call keys of rows that have a dependency key in common with other rows, or meet a condition."""
@@ -144,13 +143,13 @@ def evaluate_ongoing_associations(
     affected.
     """
     names, connections, openings = frozenset(ongoing), servers.connections, servers.opening_calls
-    dates = dates_condition(connection_dates(connections.filter(is_in(connections, "connection_id", ongoing))))
+    dates = connection_dates(connections.filter(is_in(connections, "connection_id", ongoing)))
     ours = "connection_id IN {names}"
     unreadable = f"{ours} AND outcome IN ({', '.join(map(repr, sorted(UNREADABLE_OUTCOMES)))})"
     found: dict[str, Any] = run_concurrently(
         {
             "stored": partial(read_findings, lake, f"{ours} AND scope = '{ASSOCIATION_SCOPE}'", names=names),
-            "binds": partial(BIND_INPUT.read_rows, lake, ours, names=names),
+            "binds": partial(BIND_INPUT.read_rows, lake, ours, dates, names=names),
             "unreadable": partial(CALL_INPUT.read_connection_ids, lake, unreadable, names=names),
             "clients": partial(CLIENT_CALL_INPUT.read_connection_ids, lake, ours, names=names),
             "management": partial(MANAGEMENT_CALL_INPUT.read_connection_ids, lake, ours, names=names),
@@ -159,12 +158,12 @@ def evaluate_ongoing_associations(
     stored = found["stored"]
     reads = _RemoteReadCalls(lake, names, dates)
     keys = lookback_call_keys(reads, changed.call_keys, changed.time_span(ongoing), _evidence_keys(stored), openings)
-    by_key = f"call_key IN {{keys}} AND {dates}"
+    by_key, of_ours = "call_key IN {keys}", f"call_key IN {{keys}} AND {ours}"
     parts = run_concurrently(
         {
-            "calls": partial(CALL_INPUT.read_rows, lake, f"{by_key} AND {ours}", keys=keys, names=names),
-            "reads": partial(REMOTE_READ_INPUT.read_rows, lake, f"{by_key} AND {ours}", keys=keys, names=names),
-            "messages": partial(MESSAGE_INPUT.read_rows, lake, by_key, keys=keys),
+            "calls": partial(CALL_INPUT.read_rows, lake, of_ours, dates, keys=keys, names=names),
+            "reads": partial(REMOTE_READ_INPUT.read_rows, lake, of_ours, dates, keys=keys, names=names),
+            "messages": partial(MESSAGE_INPUT.read_rows, lake, by_key, dates, keys=keys),
         }
     )
     calls = join_decoded_columns(parts["calls"], [parts["reads"], parts["messages"], changed.rows])

@@ -29,7 +29,7 @@ from pipeline.lake.engine.sessions import LazySession, is_remote_session, own_se
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import LakeNameError, StoreError
 from pipeline.lake.lake_path import LakePath, absolute_location
-from pipeline.lake.lake_record import choose_store, record_store
+from pipeline.lake.lake_record import choose_store, read_layouts, record_layouts, record_store
 from pipeline.lake.queries.answer import Answers
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.held_rows import HeldRows
@@ -40,6 +40,7 @@ from pipeline.lake.queries.inputs import (
     MemoryLimits,
     QueryAnswers,
     QueryInput,
+    RowsOfDates,
     Values,
 )
 from pipeline.lake.run_notes import RunNote, UnfinishedRuns, run_rows
@@ -345,16 +346,17 @@ class Lake:
 
         ``column``: another column than the key; ``columns``: those that are read, all by default.
         """
-        where = f"{quoted(column or table.key[0])} IN {{values}} AND {dates_condition(dates)}"
-        return self.select(table, where, columns, values=values)
+        return self.select(table, f"{quoted(column or table.key[0])} IN {{values}}", columns, dates, values=values)
 
-    def select(self, table: Table, where: str, columns: Sequence[str] = (), /, **of: Values) -> pa.Table:
+    def select(
+        self, table: Table, where: str, columns: Sequence[str] = (), dates: Dates | None = None, /, **of: Values
+    ) -> pa.Table:
         """Return the rows that meet a SQL condition, as for ``query``, with the declared types of the columns.
 
-        ``columns``: those that are read, all by default.
+        ``columns``: those that are read, all by default; ``dates`` as for ``RowsOfDates``.
         """
-        names = columns or table.names
-        found = self.query(f"SELECT {', '.join(map(quoted, names))} FROM {{rows}} WHERE {where}", rows=table, **of)
+        names, rows = columns or table.names, RowsOfDates(table, dates)
+        found = self.query(f"SELECT {', '.join(map(quoted, names))} FROM {{rows}} WHERE {where}", rows=rows, **of)
         return found.cast(select_fields(table.schema(), names))
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -412,7 +414,8 @@ class Lake:
 
         Of two the first keeps ``previous_provenance``.
         """
-        change = Change(rows, self._gone(table, _values_condition(column, dates), {"values": gone}) if gone else None)
+        found = self._gone(table, _values_condition(column, dates), {"values": gone}, dates) if gone else None
+        change = Change(rows, found)
         self._change(table, change, provenance, previous_provenance)
 
     def delete_values(
@@ -424,7 +427,7 @@ class Lake:
         Nothing happens without values, or without a table.
         """
         if values:
-            self._delete(table, _values_condition(column, dates), {"values": values}, provenance)
+            self._delete(table, _values_condition(column, dates), {"values": values}, provenance, dates)
 
     def delete(self, table: Table, condition: str, **of: Values) -> None:
         """Delete the rows that meet a SQL condition; nothing happens where there is no table or no such row.
@@ -433,10 +436,12 @@ class Lake:
         """
         self._delete(table, condition, of, None)
 
-    def _delete(self, table: Table, condition: str, of: Mapping[str, Values], provenance: str | None) -> None:
+    def _delete(
+        self, table: Table, condition: str, of: Mapping[str, Values], provenance: str | None, dates: Dates | None = None
+    ) -> None:
         if self.exists(table):
             nothing = table.schema().empty_table()
-            self._change(table, Change(nothing, self._gone(table, condition, of)), provenance)
+            self._change(table, Change(nothing, self._gone(table, condition, of, dates)), provenance)
 
     def update(
         self, table: Table, assignments: Mapping[str, str], condition: str, *, provenance: str | None = None,
@@ -463,23 +468,22 @@ class Lake:
         rows, (key,) = collect(rows) if isinstance(rows, DataFrame) else rows, table.key
         new = {*rows.column_names} - {key, deleted}
         columns = ", ".join(f"{'s' if name in new else 't'}.{quoted(name)} AS {quoted(name)}" for name in table.names)
-        where = dates_condition(dates, f"t.{EVENT_DATE}") + (f" AND NOT s.{quoted(deleted)}" if deleted else "")
+        where = f" WHERE NOT s.{quoted(deleted)}" if deleted else ""
         same = f"t.{quoted(key)} = s.{quoted(key)}"
-        sql = f"SELECT {columns} FROM {{_table}} AS t JOIN {{_rows}} AS s ON {same} WHERE {where}"
+        sql = f"SELECT {columns} FROM {{_table}} AS t JOIN {{_rows}} AS s ON {same}{where}"
         gone = {"values": rows[key].to_pylist()}
         if rows.num_rows:
-            self._replace_by_query(
-                table, sql, {"_table": table, "_rows": rows}, _values_condition(key, dates), gone, provenance
-            )
+            inputs = {"_table": RowsOfDates(table, dates), "_rows": rows}
+            self._replace_by_query(table, sql, inputs, _values_condition(key, dates), gone, provenance, dates)
 
     def _replace_by_query(
         self, table: Table, sql: str, inputs: Mapping[str, QueryInput], condition: str, values: Mapping[str, Values],
-        provenance: str | None,
+        provenance: str | None, dates: Dates | None = None,
     ) -> None:  # fmt: skip
         """Replace the rows that meet a condition by the answer to a query, which has the table's columns."""
         if not self.exists(table):
             return
-        gone = self._gone(table, condition, values)
+        gone = self._gone(table, condition, values, dates)
         with ExitStack() as stack:
 
             def make() -> Change:
@@ -499,15 +503,15 @@ class Lake:
         self.create(table)
         self.versions.note_provenance(table, provenance)
 
-    def _gone(self, table: Table, condition: str, values: Mapping[str, Values]) -> RowsGone:
-        """Return the rows of a table that meet a condition."""
+    def _gone(self, table: Table, condition: str, values: Mapping[str, Values], dates: Dates | None = None) -> RowsGone:
+        """Return the rows of a table that meet a condition; ``dates``: all that such rows have, where that is known."""
         plain = [field.name for field in table.schema() if not pa.types.is_nested(field.type)]
         compared = [name for name in plain if name in table.key or name == EVENT_DATE or name in condition]
         columns = [*dict.fromkeys((*compared, *table.event_date_columns))]
         sql = f"SELECT DISTINCT {', '.join(map(quoted, columns))} FROM {{_table}} WHERE {condition}"
 
         def find() -> pa.Table:
-            found = self._answers.query(sql, {**values, "_table": table})
+            found = self._answers.query(sql, {**values, "_table": RowsOfDates(table, dates)})
             return found.cast(select_fields(table.schema(), columns))
 
         return RowsGone(condition, values, compared, find)
@@ -636,9 +640,14 @@ class Lake:
     def maintain(self, table: Table, retain: timedelta) -> None:
         """Join small files, and delete those that no version younger than ``retain`` needs. No row changes.
 
+        A table of a lake that an earlier version made is laid out as this one declares it, once.
         Only with exclusive access, like ``vacuum``.
         """
-        with self._commit(table) as note:
+        with self._commit(table, self.versions.provenance_json(table)) as note:
+            layouts = read_layouts(self.folder)
+            if table.layout and layouts.get(str(table)) != [*table.layout]:
+                self._store.set_layout(table, note)
+                record_layouts(self.folder, {**layouts, str(table): [*table.layout]})
             self._store.maintain(table, int(retain / timedelta(hours=1)), note)
 
     def location(self, table: Table) -> str:

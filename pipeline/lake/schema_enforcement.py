@@ -28,8 +28,7 @@ def conform_frame(table: Table, rows: DataFrame) -> DataFrame:
 
 def columns_with_statistics(table: Table) -> list[str]:
     """Return the columns of a table that files have statistics of: those by which rows are looked up."""
-    dated = (EVENT_DATE,) if table.event_date_columns else ()
-    return list(dict.fromkeys((*dated, *table.key, *table.event_date_columns)))
+    return list(dict.fromkeys((*table.layout, *table.key, *table.event_date_columns)))
 
 
 def conform_table(table: Table, rows: pa.Table) -> pa.Table:

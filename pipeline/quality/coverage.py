@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.date_filters import dates_condition, utc_date_sql
+from pipeline.lake.date_filters import utc_date_sql
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import BoundQuery
+from pipeline.lake.queries.inputs import BoundQuery, RowsOfDates
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -68,8 +68,7 @@ def _table(table: Table, *columns: str) -> Callable[[CountedDates], BoundQuery]:
     server = "server_address" if "server_address" in table.names else "CAST(NULL AS string) AS server_address"
 
     def rows(dates: CountedDates) -> BoundQuery:
-        sql = f"SELECT {', '.join((server, *columns))} FROM {{rows}} WHERE {dates_condition(dates)}"
-        return BoundQuery(sql, {"rows": table})
+        return BoundQuery(f"SELECT {', '.join((server, *columns))} FROM {{rows}}", {"rows": RowsOfDates(table, dates)})
 
     return rows
 
@@ -78,11 +77,11 @@ def _of_connections(table: Table, where: str, *columns: str) -> Callable[[Counte
     """Ask for a table's rows with server and kind of their connection, where they have one."""
 
     def rows(dates: CountedDates) -> BoundQuery:
-        there = f"SELECT connection_id, {', '.join(columns)} FROM {{rows}} WHERE {dates_condition(dates)} AND {where}"
+        there = f"SELECT connection_id, {', '.join(columns)} FROM {{rows}} WHERE {where}"
         ends = "SELECT connection_id, server_address, kind FROM {connections}"
         names = ", ".join(("server_address", "kind", *columns))
         sql = f"SELECT {names} FROM ({there}) AS part LEFT JOIN ({ends}) AS ends USING (connection_id)"
-        return BoundQuery(sql, {"rows": table, "connections": CONNECTIONS})
+        return BoundQuery(sql, {"rows": RowsOfDates(table, dates), "connections": CONNECTIONS})
 
     return rows
 
@@ -90,15 +89,16 @@ def _of_connections(table: Table, where: str, *columns: str) -> Callable[[Counte
 def _bad_lines(dates: CountedDates) -> BoundQuery:
     """Ask for lines of snapshot files that are none; they have no time of their own."""
     columns = "CAST(NULL AS string) AS server_address, seen_at"
-    where = f"{dates_condition(dates)} AND capture_id IS NULL"
-    return BoundQuery(f"SELECT {columns} FROM {{rows}} WHERE {where}", {"rows": QUARANTINE})
+    sql = f"SELECT {columns} FROM {{rows}} WHERE capture_id IS NULL"
+    return BoundQuery(sql, {"rows": RowsOfDates(QUARANTINE, dates)})
 
 
 def _not_read(dates: CountedDates) -> BoundQuery:
     """Ask for the packets of captures that are not read, by what they are."""
     columns = "CAST(NULL AS string) AS server_address, first_packet_at"
-    unnested = f"SELECT {columns}, explode(packets_not_read) AS part FROM {{rows}} WHERE {dates_condition(dates)}"
-    return BoundQuery(f"SELECT *, part.packets AS packets FROM ({unnested}) AS parts", {"rows": CAPTURE_FILES})
+    unnested = f"SELECT {columns}, explode(packets_not_read) AS part FROM {{rows}}"
+    sql = f"SELECT *, part.packets AS packets FROM ({unnested}) AS parts"
+    return BoundQuery(sql, {"rows": RowsOfDates(CAPTURE_FILES, dates)})
 
 
 _DECODED: Final = {"decoded": "count_if(size(errors) = 0)", "undecoded": "count_if(size(errors) > 0)"}
@@ -191,7 +191,7 @@ def update(lake: Lake, run_id: str | None = None) -> int:
         return 0
 
     def recompute(dates: CountedDates) -> int:
-        current = lake.select(COVERAGE, dates_condition(dates))
+        current = lake.select(COVERAGE, "TRUE", (), dates)
         return step.replace_changed(counted(lake, dates, run_id), current)
 
     return step.recompute(partial(_changed_dates, step), recompute)

@@ -21,12 +21,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze.failed_inputs import mark_failed_snapshot_files
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.date_filters import dates_condition, utc_date_sql
+from pipeline.lake.date_filters import utc_date_sql
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.net_changes import net_changes
-from pipeline.lake.queries.inputs import BoundQuery, ChangesSince, QueryAnswers, QueryInput
+from pipeline.lake.queries.inputs import BoundQuery, ChangesSince, QueryAnswers, QueryInput, RowsOfDates
 from pipeline.lake.schema_enforcement import select_fields
 from pipeline.lake.stage_groups import bucket_sql, stage_groups
 from pipeline.lake.staging_files import StagingWriter, staged_rows
@@ -74,8 +74,8 @@ def _decode_new(lake: Lake, since: int | None, folder: LakePath, failures: dict[
         changes = net_changes(lake, feed, "snapshot_id", _FACTS)
     where, inputs = "TRUE", dict[str, QueryInput](rows=SNAPSHOTS_RAW)
     if changes is not None:
-        dates = dates_condition(set(changes.now[EVENT_DATE].to_pylist()))
-        where, inputs["keys"] = f"snapshot_id IN (SELECT snapshot_id FROM {{keys}}) AND {dates}", changes.now
+        inputs["rows"] = RowsOfDates(SNAPSHOTS_RAW, set(changes.now[EVENT_DATE].to_pylist()))
+        where, inputs["keys"] = "snapshot_id IN (SELECT snapshot_id FROM {keys})", changes.now
     sql = f"SELECT {', '.join(RAW_SNAPSHOT_COLUMNS)}, {bucket_sql('snapshot_id')} FROM {{rows}} WHERE {where}"
     written, days = _decode_to_staging(lake, BoundQuery(sql, inputs), folder)
     for table in SNAPSHOT_TABLES:
@@ -132,9 +132,9 @@ def _staged_rows_not_in(
     lake: Lake, table: Table, folder: LakePath, days: dict[str, set[date | None]]
 ) -> PartitionedRows:
     """Return the staged rows of snapshots of which the table has no row yet."""
-    where = f"{COLLECTOR_ROWS_SQL} AND {dates_condition(days[str(table)])}"
-    stored = lake.query(f"SELECT DISTINCT snapshot_id FROM {{rows}} WHERE {where}", rows=table)["snapshot_id"]
-    known = stored.combine_chunks()
+    rows = RowsOfDates(table, days[str(table)])
+    stored = lake.query(f"SELECT DISTINCT snapshot_id FROM {{rows}} WHERE {COLLECTOR_ROWS_SQL}", rows=rows)
+    known = stored["snapshot_id"].combine_chunks()
 
     def is_new(rows: pa.RecordBatch) -> pa.RecordBatch:
         return rows.filter(pc.invert(pc.is_in(rows.column("snapshot_id"), known)))

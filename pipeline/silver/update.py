@@ -22,12 +22,12 @@ import pyarrow.compute as pc
 
 from pipeline.bronze.failed_inputs import mark_failed
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.date_filters import dates_condition, utc_date_sql
+from pipeline.lake.date_filters import utc_date_sql
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, commits_with_provenance
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.net_changes import NetChanges, net_changes
-from pipeline.lake.queries.inputs import BoundQuery, ChangesSince
+from pipeline.lake.queries.inputs import BoundQuery, ChangesSince, RowsOfDates
 from pipeline.lake.schema_enforcement import select_fields
 from pipeline.runs.recovery import RunMarkers
 from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS, INTERFACES_BY_TABLE, ROW_PER_CALL_TABLES
@@ -288,8 +288,9 @@ class _SilverUpdate(_DecodeOptions):
         if not self.interrupted:
             dates = {day for name in _DATES for day in changes.before[name].to_pylist()}
         fresh = changes.now.filter(pc.invert(pc.is_in(changes.now["call_key"], kept)))
-        where = f"call_key IN (SELECT call_key FROM {{keys}}) AND {dates_condition(set(fresh[EVENT_DATE].to_pylist()))}"
-        found, written = self._decode(BoundQuery(stored_calls_sql(where), {"calls": RPC_CALLS, "keys": fresh}), {})
+        calls = RowsOfDates(RPC_CALLS, set(fresh[EVENT_DATE].to_pylist()))
+        sql = stored_calls_sql("call_key IN (SELECT call_key FROM {keys})")
+        found, written = self._decode(BoundQuery(sql, {"calls": calls, "keys": fresh}), {})
 
         def write(table: Table) -> None:
             if len(kept) and table in ROW_PER_CALL_TABLES:

@@ -5,6 +5,9 @@ These lists change only together with the contract: they are not made from schem
 
 import pytest
 
+from pipeline.lake.schema_enforcement import columns_with_statistics
+from pipeline.lake.storage.data_files import bloom_filter_values
+from pipeline.lake.storage.store import table_properties
 from schemas import catalog
 from schemas.table import STRING, Column, Table
 
@@ -279,3 +282,40 @@ def test_a_declaration_that_contradicts_itself_is_refused():
     for key, columns, dated_by in contradictions:
         with pytest.raises(ValueError, match=r"^bronze\.t: "):
             Table("bronze", "t", "a table", key, columns, dated_by)
+
+
+CONNECTION, QUEUE, PAIR = (
+    ["event_date", "connection_id"],
+    ["event_date", "queue"],
+    ["event_date", "sender_queue_manager", "receiver_queue_manager"],
+)
+LAYOUTS = {
+    "bronze": dict.fromkeys(
+        ("connections", "rpc_binds", "rpc_calls", "quarantine", "pending", "session_packets"), CONNECTION
+    ),
+    "silver": dict.fromkeys(
+        ("remote_read_calls", "management_calls", "client_calls", "messages", "sessions", "order_acks", "sendings",
+         "session_checkpoints"), CONNECTION
+    ),
+    "gold": {
+        **dict.fromkeys(
+            ("receive_attempts", "queue_operations", "queue_opens", "ack_sequences", "eod_transfers", "eod_sources",
+             "alerts"), QUEUE
+        ),
+        "queue_history": ["event_date", "queue_manager", "queue"],
+        "management_actions": ["event_date", "queue_manager", "queue"],
+        "machine_history": ["event_date", "queue_manager"],
+        **dict.fromkeys(("message_transfers", "transfer_sequences"), PAIR),
+        "findings": ["event_date", "connection_id", "queue"],
+        "finding_checkpoints": CONNECTION,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("table", catalog.ALL_TABLES, ids=str)
+def test_a_table_is_laid_out_by_what_it_is_looked_up_by_and_has_statistics_of_it(table):
+    of_date = ["event_date"] if table.event_date_columns else []
+    assert [*table.layout] == LAYOUTS[table.layer].get(table.name, of_date)
+    assert {*table.layout, *table.key, *table.event_date_columns} == {*columns_with_statistics(table)}
+    assert {*table.layout} <= {*table_properties(table)["delta.dataSkippingStatsColumns"].split(",")}
+    assert {*table.looked_up_by} <= bloom_filter_values(table).keys()

@@ -189,15 +189,17 @@ def test_without_a_row_there_is_no_file(tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
-def test_statistics_say_nothing_of_long_texts_and_of_times_beyond_the_calendar(tmp_path):
+def test_statistics_have_the_beginning_of_long_texts_and_say_nothing_of_times_beyond_the_calendar(tmp_path):
     rows = quarantine(("k" * 33, NOON), ("k", None), (None, None))
     beyond = pa.array([1 << 60, None, None], pa.int64()).cast(SCHEMA.field("seen_at").type)
     rows = rows.set_column(SCHEMA.get_field_index("seen_at"), SCHEMA.field("seen_at"), beyond)
     (file,) = write_data_files(LakePath(str(tmp_path)), QUARANTINE, rows.to_batches())
     day = NOON.date().isoformat()
     assert json.loads(file.statistics_json) == {
-        "numRecords": 3, "minValues": {"event_date": day}, "maxValues": {"event_date": day},
-        "nullCount": {"event_date": 2, "quarantine_key": 1, "seen_at": 2},
+        "numRecords": 3,
+        "minValues": {"event_date": day, "quarantine_key": "k"},
+        "maxValues": {"event_date": day, "quarantine_key": "k" * 32 + "\U0010ffff"},
+        "nullCount": {"event_date": 2, "connection_id": 3, "quarantine_key": 1, "seen_at": 2},
     }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from pipeline.arrow_rows import is_in
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery
+from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery, RowsOfDates
 from pipeline.lake.schema_enforcement import changed_keys, select_fields
 from pipeline.lake.staging_files import Batches, BatchTransform
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
@@ -327,8 +327,7 @@ def _update_stored_rows(
     ``update`` takes ``input_columns``, the connection among them, of which it may change ``updated_columns``. It looks
     at each row by itself: those of one connection may be many, and are shared by tasks.
     """
-    where = f"connection_id IN {{names}} AND {dates_condition(dates)}"
-    _update_rows(lake, table, where, connections, dates, input_columns, updated_columns, update)
+    _update_rows(lake, table, "connection_id IN {names}", connections, dates, input_columns, updated_columns, update)
 
 
 def renumber_clocks(lake: Lake, captures: Collection[str], steps: ClockSteps) -> None:
@@ -353,7 +352,7 @@ def _update_rows(
     columns = (key, *input_columns)
     stored = BoundQuery(
         f"SELECT {', '.join(columns)}, left({key}, 2) AS {_PART} FROM {{rows}} WHERE {where}",
-        {"rows": table, "names": names},
+        {"rows": RowsOfDates(table, dates), "names": names},
     )
     schema = StructType([table.struct()[name] for name in (key, *updated_columns)]).add(_DELETED, "boolean")
 
@@ -450,8 +449,8 @@ def merge_shared_packets(
     the rows, and the keys of the stored ones that they replace.
     """
     schema, moves = joint.schema, pa.RecordBatch.from_pylist(changes.packet_moves, PACKET_MOVES_SCHEMA)
-    where = f"connection_id IN {{names}} AND {dates_condition(changes.dates)}"
-    stored = lake.select(SESSION_PACKETS, where, schema.names, names=changes.shared_sessions).cast(schema)
+    names, where = changes.shared_sessions, "connection_id IN {names}"
+    stored = lake.select(SESSION_PACKETS, where, schema.names, changes.dates, names=names).cast(schema)
     ids = pa.array(sorted(_staged_ids_of_shared(changes)), pa.string())
     own = (batch.filter(pc.is_in(batch["connection_id"], ids)) for batch in staged)
     fresh = pa.Table.from_batches([move_packets(batch, moves) for batch in own], schema)
@@ -478,8 +477,9 @@ def merge_overlapping_calls(lake: Lake, changes: MergeChanges, rows: pa.Table) -
     ``rows`` are their calls as merging gave them, one for each capture. Returns one row for each call.
     """
     where = f"connection_id IN {{names}} AND {dates_condition(changes.dates)}"
-    names = rows.schema.names
-    earlier = lake.select(RPC_CALLS, where, names, names=changes.overlapping_connections).cast(rows.schema).to_pylist()
+    names = changes.overlapping_connections
+    stored = lake.select(RPC_CALLS, "connection_id IN {names}", rows.schema.names, changes.dates, names=names)
+    earlier = stored.cast(rows.schema).to_pylist()
     fresh = rows.to_pylist()
     rebuilt = changes.rebuilt_calls | {(row["capture_id"], row["call_key"]) for row in fresh}
     kept = []

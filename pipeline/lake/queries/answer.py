@@ -19,7 +19,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.lake.change import RowsToWrite
+from pipeline.lake.change import Dates, RowsToWrite
+from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame, read_table
 from pipeline.lake.engine.groups import answer_groups, map_groups_in_spark
@@ -38,6 +39,7 @@ from pipeline.lake.queries.inputs import (
     GroupedQuery,
     MemoryLimits,
     QueryInput,
+    RowsOfDates,
     Values,
     double_braces,
     names_all_columns,
@@ -153,6 +155,8 @@ class Answers:
         """Return what a name in a query stands for: no rows where there is no table."""
         if isinstance(source, Table):
             return self.rows(source) if self._versions.exists(source) else source.schema().empty_table()
+        if isinstance(source, RowsOfDates):
+            return self._of_dates(source.table, source.dates)
         if isinstance(source, FilteredTable):
             schema = select_fields(source.table.schema(), source.column_names)
             return self._filtered(source, schema) if self._versions.exists(source.table) else schema.empty_table()
@@ -188,6 +192,18 @@ class Answers:
         missing = [column for column in table.columns if column.name not in rows.columns]
         nulls = {column.name: F.lit(None).cast(column.spark_type) for column in missing}
         return rows.withColumns(nulls) if missing else rows
+
+    def _of_dates(self, table: Table, dates: Dates | None) -> DataFiles | pa.Table | DataFrame:
+        """Return the rows of a table that are of some dates: of files those that may have some."""
+        rows = self.rows(table) if self._versions.exists(table) else table.schema().empty_table()
+        if dates is None:
+            return rows
+        condition = dates_condition(dates)
+        if isinstance(rows, DataFiles):
+            return rows.of_dates(dates)._replace(where=condition)
+        if isinstance(rows, DataFrame):
+            return rows.where(condition)
+        return self._sql.answer(f"SELECT * FROM {{rows}} WHERE {condition}", {"rows": rows}).cast(rows.schema)
 
     def _filtered(self, source: FilteredTable, schema: pa.Schema) -> Bound:
         """Return the rows of a table that meet a condition: shared ones as they were read for the first query."""

@@ -8,8 +8,10 @@ otherwise have Spark's names here (``_MACROS``).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import date
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,6 +59,7 @@ _MEMORY_MB: Final = 2048
 _LITTLE_MEMORY_MB: Final = 256  # for each thread: what is more goes to files, and takes little longer
 _BATCH_ROWS: Final = 2048  # of an answer that is read bit by bit: DuckDB computes so many at once
 _LARGE_BATCH_ROWS: Final = 65_536  # of one that is read as a whole, without stubs and bodies
+_EPOCH: Final = date(1970, 1, 1).toordinal()
 _PATTERN_SIGNS: Final = re.compile(r"([\[*?])")
 _FILE_COLUMNS_SQL: Final = """
 SELECT file_name, md5(string_agg(concat_ws(' ', name, type, num_children), ',' ORDER BY column_id))
@@ -70,12 +73,36 @@ ReadFiles: TypeAlias = Callable[[Iterable[LakePath]], Iterable[str]]
 """Gives SQL of rows that together are those of files of this machine."""
 
 
+class FileDates(NamedTuple):
+    """Between which dates the rows of a file are, as days since 1970; whether some may be without a date."""
+
+    first: int
+    last: int
+    has_undated: bool
+
+
 class DataFiles(NamedTuple):
-    """The rows of data files, each with its bytes; columns of ``schema`` that files do not have are null."""
+    """The rows of data files, each with its bytes; columns of ``schema`` that files do not have are null.
+
+    ``dates``: those of the files of which they are known.
+    """
 
     schema: pa.Schema
     files: Mapping[LakePath, int]
     where: str | None = None
+    dates: Mapping[LakePath, FileDates] = {}
+
+    def of_dates(self, dates: Collection[date | None]) -> DataFiles:
+        """Return the files that may have rows of some dates (None among them: without one)."""
+        days = sorted(day.toordinal() - _EPOCH for day in dates if day is not None)
+
+        def may_have(file: LakePath) -> bool:
+            known = self.dates.get(file)
+            if known is None or (known.has_undated and None in dates):
+                return True
+            return bisect_left(days, known.first) < bisect_right(days, known.last)
+
+        return self._replace(files={file: size for file, size in self.files.items() if may_have(file)})
 
     def sql(self, register: Register, read: ReadFiles) -> str:
         """Return a query of the rows. DuckDB reads files of this machine; pyarrow reads others, as DuckDB asks."""

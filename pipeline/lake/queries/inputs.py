@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import UserDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -49,6 +50,16 @@ class ChangesSince(NamedTuple):
     until: int
 
 
+class RowsOfDates(NamedTuple):
+    """An input: the rows of a table on some dates (None among them: without a date); None: all rows.
+
+    Files that have no row of these dates are not opened.
+    """
+
+    table: Table
+    dates: Collection[date | None] | None
+
+
 class FilteredTable(NamedTuple):
     """An input: the rows of a table that meet a condition, in SQL over its columns; without its binary columns.
 
@@ -68,7 +79,7 @@ class FilteredTable(NamedTuple):
 Values: TypeAlias = Collection[str] | Collection[int] | str
 """What a column may be ``IN``, without null; or one text."""
 
-QueryInput: TypeAlias = Table | ChangesSince | FilteredTable | pa.Table | Values
+QueryInput: TypeAlias = Table | ChangesSince | RowsOfDates | FilteredTable | pa.Table | Values
 """What a name in a question stands for: rows, or values."""
 
 

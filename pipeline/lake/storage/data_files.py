@@ -22,21 +22,20 @@ from pipeline.lake.storage.parquet import (
     DISTINCT_VALUED_COLUMNS,
     GROUP_BYTES,
     LOOKED_UP_COLUMNS,
+    MAX_ROW_GROUP_NAMES,
     MAX_ROW_GROUP_ROWS,
     STUB_COLUMNS,
 )
 from schemas.bronze import PENDING
-from schemas.table import Table
+from schemas.table import STRING, Table
 
 MAX_FILE_BYTES: Final = 64 << 20  # a changed row makes its file be written again
 MAX_FILE_ROWS: Final = MAX_ROW_GROUP_ROWS
 _MAX_PENDING_FILE_ROWS: Final = 2_000  # each run changes what the captures before left open
-_BLOOM_FILTERS: Final = {name: {"ndv": MAX_ROW_GROUP_ROWS, "fpp": BLOOM_ERROR_RATE} for name in LOOKED_UP_COLUMNS}
 # The pyarrow that a platform has may be older than 26, and write none: more is read then.
-_BLOOM_FILTER_OPTIONS: Final = (
-    {"bloom_filter_options": _BLOOM_FILTERS} if int(pa.__version__.split(".")[0]) > 25 else {}
-)
-_MAX_TEXT_CHARS: Final = 32  # of a text in a file's statistics; columns with longer ones have none
+_WRITES_BLOOM_FILTERS: Final = int(pa.__version__.split(".")[0]) > 25
+_MAX_TEXT_CHARS: Final = 32  # of a text in a file's statistics: of longer ones the beginning
+_GREATEST_CHAR: Final = "\U0010ffff"
 
 
 class DataFile(NamedTuple):
@@ -51,6 +50,12 @@ class DataFile(NamedTuple):
 def max_file_rows(table: Table) -> int:
     """Return how many rows a file of a table may have, about."""
     return _MAX_PENDING_FILE_ROWS if table == PENDING else MAX_FILE_ROWS
+
+
+def bloom_filter_values(table: Table) -> dict[str, int]:
+    """Return the texts of a table that have Bloom filters, each with how many different ones a row group may have."""
+    names = {name: MAX_ROW_GROUP_NAMES for name in table.looked_up_by if table.column(name).type == STRING}
+    return names | {name: MAX_ROW_GROUP_ROWS for name in LOOKED_UP_COLUMNS if name in table.names}
 
 
 def write_data_files(folder: LakePath, table: Table, rows: Iterable[pa.RecordBatch]) -> list[DataFile]:
@@ -90,13 +95,14 @@ class _DataFile:
 
     def __init__(self, folder: LakePath, table: Table) -> None:
         schema = table.schema()
+        filters = {name: {"ndv": most, "fpp": BLOOM_ERROR_RATE} for name, most in bloom_filter_values(table).items()}
         self._name = f"part-00000-{uuid4()}-c000.zstd.parquet"
         self._sink = (folder / self._name).open_output()
         self._writer = pq.ParquetWriter(
             self._sink, schema, compression="zstd", write_page_checksum=True, store_schema=False,
             use_dictionary=[name for name in schema.names if name not in DISTINCT_VALUED_COLUMNS],
             write_statistics=[name for name in schema.names if name not in STUB_COLUMNS],
-            **_BLOOM_FILTER_OPTIONS,
+            **({"bloom_filter_options": filters} if _WRITES_BLOOM_FILTERS else {}),
         )  # fmt: skip
         self.row_count = 0
         self._table = table
@@ -115,7 +121,8 @@ class _DataFile:
         size = self.size
         self._sink.close()
         statistics = _statistics(self._table, self._writer.writer.metadata)
-        return DataFile(self._name, size, self.row_count, json.dumps(statistics))
+        # Signs as they are: delta-rs takes some pairs of escapes (U+20000, U+10FFFF) for another sign.
+        return DataFile(self._name, size, self.row_count, json.dumps(statistics, ensure_ascii=False))
 
 
 def _statistics(table: Table, metadata: pq.FileMetaData) -> dict[str, Any]:
@@ -126,16 +133,21 @@ def _statistics(table: Table, metadata: pq.FileMetaData) -> dict[str, Any]:
         groups = range(metadata.num_row_groups)
         parts = [metadata.row_group(group).column(places[name]).statistics for group in groups]
         nulls[name] = sum(part.null_count for part in parts)
+        if any(part.num_values and not part.has_min_max for part in parts):  # a very long text has none
+            continue
         try:
             bounds = [bound for part in parts if part.has_min_max for bound in (part.min, part.max)]
         except (ValueError, OverflowError):  # a time beyond the calendar
             continue
-        if bounds and not (isinstance(bounds[0], str) and max(map(len, bounds)) > _MAX_TEXT_CHARS):
-            least[name], most[name] = _json_value(min(bounds)), _json_value(max(bounds))
+        if bounds:
+            least[name], most[name] = _json_value(min(bounds)), _json_value(max(bounds), end=_GREATEST_CHAR)
     return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
 
 
-def _json_value(value: Any) -> Any:  # noqa: ANN401 - whatever a column holds
+def _json_value(value: Any, end: str = "") -> Any:  # noqa: ANN401 - whatever a column holds
+    """Return a value as the log has it; ``end`` stands for the end of a long text."""
+    if isinstance(value, str) and len(value) > _MAX_TEXT_CHARS:
+        return value[:_MAX_TEXT_CHARS] + end
     if isinstance(value, datetime):
         return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     return value.isoformat() if isinstance(value, date) else value

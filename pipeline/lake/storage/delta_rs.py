@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,17 +37,22 @@ from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import ConflictError, RestoreError
 from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql, quoted_for_duckdb
 from pipeline.lake.schema_enforcement import conform_table
-from pipeline.lake.storage.data_files import MAX_FILE_BYTES, DataFile, max_file_rows, write_data_files
+from pipeline.lake.storage.data_files import (
+    MAX_FILE_BYTES,
+    DataFile,
+    bloom_filter_values,
+    max_file_rows,
+    write_data_files,
+)
 from pipeline.lake.storage.file_log import PROVENANCE_FIELD, ROWS_WRITTEN, FileLog, folder_uri, storage_options
 from pipeline.lake.storage.merge_conditions import near_times, same_value
 from pipeline.lake.storage.parquet import (
     BLOOM_ERROR_RATE,
-    LOOKED_UP_COLUMNS,
     MAX_ROW_GROUP_ROWS,
     MAX_ROW_GROUP_ROWS_WITH_BYTES,
     STUB_COLUMNS,
 )
-from pipeline.lake.storage.store import StoreName, table_properties
+from pipeline.lake.storage.store import StoreName, statistics_property, table_properties
 from schemas.table import BINARY, EVENT_DATE, Column, Table
 from udfs.prefetch import prefetch
 
@@ -54,11 +60,7 @@ Made = TypeVar("Made")
 
 _TRIES: Final = 5  # of a commit that others come before
 _DELETED: Final = "_deleted"
-_BLOOM_FILTER: Final = BloomFilterProperties(True, BLOOM_ERROR_RATE, MAX_ROW_GROUP_ROWS)  # noqa: FBT003
-_COLUMN_PROPERTIES: Final = {
-    **dict.fromkeys(STUB_COLUMNS, ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")),
-    **dict.fromkeys(LOOKED_UP_COLUMNS, ColumnProperties(bloom_filter_properties=_BLOOM_FILTER)),
-}
+_STUB_PROPERTIES: Final = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
 _FILE_COLUMNS: Final = (  # of ``DataFile``
     StructType()
     .add("name", StringType())
@@ -78,7 +80,7 @@ class DeltaRsStore:
         self._log, self._session, self._sql = log, session, sql
 
     def create(self, table: Table) -> None:
-        """Create a table with a change feed, without deletion vectors, which few readers know, and not clustered."""
+        """Create a table with a change feed, without deletion vectors, which few readers know."""
         folder = self._log.folder(table)
         if not folder.is_remote:
             folder.make_folder()
@@ -87,6 +89,13 @@ class DeltaRsStore:
             storage_options=storage_options(folder),
             configuration={**table_properties(table), "delta.targetFileSize": str(MAX_FILE_BYTES)},
         )  # fmt: skip
+
+    def set_layout(self, table: Table, note: CommitNote) -> None:
+        """Have files of a table have statistics as declared; their order needs no mark."""
+        wanted = statistics_property(table)
+        if not wanted.items() <= self._log.properties(table).items():
+            noted = _properties(note)
+            self._retry(table, note, lambda delta: delta.alter.set_table_properties(wanted, commit_properties=noted))
 
     def add_columns(self, table: Table, columns: Sequence[Column], note: CommitNote) -> None:
         """Add columns to a table."""
@@ -183,12 +192,41 @@ class DeltaRsStore:
 
     def maintain(self, table: Table, retain_hours: int, note: CommitNote) -> None:
         """Join small files, delete those that no version of the last hours needs, and begin the log again."""
-        note.check()
+        self._retry(table, note, lambda delta: self._join_files(delta, table, note))
         with self._log.newest(table) as delta:
-            delta.optimize.compact(target_size=_file_bytes(table, delta), writer_properties=_writer(table))
             delta.vacuum(retain_hours, dry_run=False, enforce_retention_duration=False, full=True)
             delta.create_checkpoint()
             delta.cleanup_metadata()
+
+    def _join_files(self, delta: DeltaTable, table: Table, note: CommitNote) -> None:
+        """Write the rows of small files to large ones, in the order of the table's layout.
+
+        delta-rs joins files in any order of their rows, or orders the whole table again each time. It is left to it
+        where files have columns or deletion vectors of others, which nothing here knows.
+        """
+        has_others = {field.name for field in delta.schema().fields} - set(table.names)
+        if has_others or self._log.files(table) is None:
+            delta.optimize.compact(target_size=MAX_FILE_BYTES, writer_properties=_writer(table))
+            return
+        folder, now = self._log.folder(table), time.time_ns() // 1_000_000
+        small = {
+            file["path"]: file["size_bytes"]
+            for file in pa.table(delta.get_add_actions()).to_pylist()
+            if file["size_bytes"] < MAX_FILE_BYTES and (file["num_records"] or 0) < max_file_rows(table)
+        }
+        if len(small) < 2:
+            return
+        given = DataFiles(table.schema(), {folder / unquote(path): size for path, size in small.items()})
+        order = dict.fromkeys((*table.layout, *table.event_date_columns, *table.key))
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(file.name, file.size, {}, now, data_change=False, stats=file.statistics_json)
+            for file in self._write_in_order(table, given, order)
+        ]
+        actions += (
+            RemoveAction(unquote(path), data_change=False, deletion_timestamp=now, size=size, partition_values={})
+            for path, size in small.items()
+        )
+        delta.create_write_transaction(actions, "append", delta.schema(), commit_properties=_properties(note))
 
     # -- files and commits -----------------------------------------------------------------------------------------
 
@@ -223,18 +261,21 @@ class DeltaRsStore:
         be in nearly all of them, and each would be written again.
         """
         unsorted = {self._log.folder(table) / file.name: file.size for file in files}
-        given = DataFiles(table.schema(), unsorted)
-        sql = f"SELECT * FROM {{rows}} ORDER BY {', '.join(map(quoted_for_duckdb, table.event_date_columns))}"
+        written = self._write_in_order(table, DataFiles(table.schema(), unsorted), table.event_date_columns)
+        for file in unsorted:
+            file.remove_file()
+        return written
+
+    def _write_in_order(self, table: Table, given: DataFiles, columns: Iterable[str]) -> list[DataFile]:
+        """Write the rows of data files to others, in the order of some columns."""
+        sql = f"SELECT * FROM {{rows}} ORDER BY {', '.join(map(quoted_for_duckdb, columns))}"
 
         def write() -> list[DataFile]:
             with self._sql.read_answer(sql, {"rows": given}) as rows:
                 return write_data_files(self._log.folder(table), table, rows)
 
         with self._sql.little_memory():
-            written = self._sql.with_enough_memory(write)
-        for file in unsorted:
-            file.remove_file()
-        return written
+            return self._sql.with_enough_memory(write)
 
     def _commit_files(self, table: Table, files: Sequence[DataFile], mode: str, note: CommitNote) -> None:
         if files or mode == "overwrite":
@@ -273,14 +314,11 @@ def _writer(table: Table) -> WriterProperties:
     """Return how delta-rs writes files. It holds row groups in memory, and limits them by rows, not by bytes."""
     has_bytes = any(column.type == BINARY for column in table.columns)
     rows = MAX_ROW_GROUP_ROWS_WITH_BYTES if has_bytes else MAX_ROW_GROUP_ROWS
-    return WriterProperties(compression="ZSTD", max_row_group_size=rows, column_properties=_COLUMN_PROPERTIES)
-
-
-def _file_bytes(table: Table, delta: DeltaTable) -> int:
-    """Return how large the files of a table may be, so that they have no more rows than others may."""
-    files = pa.table(delta.get_add_actions())
-    size, rows = (pc.sum(files[name]).as_py() or 0 for name in ("size_bytes", "num_records"))
-    return min(MAX_FILE_BYTES, size * max_file_rows(table) // rows) if rows else MAX_FILE_BYTES
+    columns = dict.fromkeys(STUB_COLUMNS, _STUB_PROPERTIES)
+    for name, most in bloom_filter_values(table).items():
+        bloom_filter = BloomFilterProperties(True, BLOOM_ERROR_RATE, most)  # noqa: FBT003
+        columns[name] = ColumnProperties(bloom_filter_properties=bloom_filter)
+    return WriterProperties(compression="ZSTD", max_row_group_size=rows, column_properties=columns)
 
 
 def _split_by_key(rows: pa.Table, others: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:

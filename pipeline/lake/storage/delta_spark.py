@@ -7,7 +7,7 @@ statement has no options, and takes it from its session.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Final, NamedTuple
 from uuid import uuid4
@@ -28,7 +28,7 @@ from pipeline.lake.errors import RestoreError
 from pipeline.lake.queries.inputs import MAX_IN_LIST, sql_list
 from pipeline.lake.storage.data_files import MAX_FILE_BYTES
 from pipeline.lake.storage.log import MAINTENANCE, UNKNOWN_VERSION, TableCommit, TableLocations, version_parameter
-from pipeline.lake.storage.store import StoreName, table_properties
+from pipeline.lake.storage.store import StoreName, statistics_property, table_properties
 from schemas.table import EVENT_DATE, Column, Table, quoted
 
 _GONE: Final = "_gone"
@@ -90,8 +90,8 @@ class SparkStore:
     def create(self, table: Table) -> None:
         """Create a table, empty, with its comments, if it does not exist.
 
-        It is clustered by ``event_date``, not partitioned: a hostile capture can hold as many dates as packets, each
-        of which would be a folder.
+        It is clustered by its layout, not partitioned: a hostile capture can hold as many dates as packets, each of
+        which would be a folder.
         """
         self._create(self._session.spark, table)
 
@@ -100,12 +100,22 @@ class SparkStore:
         if self._locations.catalog is not None and schema not in self._schemas:
             spark.sql(self._locations.create_schema_sql(table))
             self._schemas.add(schema)
-        properties = ", ".join(f"'{name}' = '{value}'" for name, value in table_properties(table).items())
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self._sql_name(table)} (\n  {table.columns_ddl()}\n) USING DELTA\n"
-            + (f"CLUSTER BY ({EVENT_DATE})\n" if table.event_date_columns else "")
-            + f"COMMENT {table.comment_literal()}\nTBLPROPERTIES ({properties})"
+            + (f"{_cluster_by(table)}\n" if table.layout else "")
+            + f"COMMENT {table.comment_literal()}\n{_properties(table_properties(table))}"
         )
+
+    def set_layout(self, table: Table, note: CommitNote) -> None:
+        """Have a table be clustered as declared: its next OPTIMIZE orders new files so. Nothing happens where it is.
+
+        Columns have statistics before a table is clustered by them: Delta insists on it.
+        """
+        name = self._sql_name(table)
+        (detail,) = self._session.spark.sql(f"DESCRIBE DETAIL {name}").select("clusteringColumns").collect()
+        if tuple(detail[0]) != table.layout:
+            self._run("SET TBLPROPERTIES", f"ALTER TABLE {name} SET {_properties(statistics_property(table))}", note)
+            self._run("CLUSTER BY", f"ALTER TABLE {name} {_cluster_by(table)}", note)
 
     def add_columns(self, table: Table, columns: Sequence[Column], note: CommitNote) -> None:
         """Add columns to a table."""
@@ -275,6 +285,15 @@ class SparkStore:
                 spark = stack.enter_context(own_session(self._session.spark))
             tells_version = session_settings.unset(spark, _LAST_VERSION)  # that of the commit before, of another table
             yield _Transaction(spark, note, tells_version)
+
+
+def _properties(properties: Mapping[str, str]) -> str:
+    values = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    return f"TBLPROPERTIES ({values})"
+
+
+def _cluster_by(table: Table) -> str:
+    return f"CLUSTER BY ({', '.join(map(quoted, table.layout))})"
 
 
 def _frame(spark: SparkSession, table: Table, rows: RowsToWrite) -> DataFrame:

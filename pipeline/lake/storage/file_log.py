@@ -16,12 +16,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql.types import StructType
 
+from pipeline.arrow_rows import times_to_us
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.duckdb_sql import DataFiles
+from pipeline.lake.queries.duckdb_sql import DataFiles, FileDates
 from pipeline.lake.queries.inputs import CHANGE_FIELDS, ChangeFeedError
 from pipeline.lake.storage.log import TableCommit, TableLocations, main_parameter
 from schemas.table import Table
 from udfs.files.filesystems import s3_endpoint_and_region, split_s3_uri
+from udfs.times import DAY_US
 
 PROVENANCE_FIELD: Final = "userMetadata"  # of a commit, as Delta names it
 ROWS_WRITTEN: Final = "rowsWritten"  # beside it in commits of delta-rs, which have no metrics of all writes
@@ -153,9 +155,49 @@ def _files(table: Table, folder: LakePath, delta: DeltaTable) -> DataFiles | Non
     """Return the rows of a version as files; None where deletion vectors hide some."""
     if _deleted_rows(delta):
         return None
-    files = pa.table(delta.get_add_actions())
-    names = (folder / unquote(name) for name in files["path"].to_pylist())
-    return DataFiles(table.schema(), dict(zip(names, files["size_bytes"].to_pylist(), strict=True)))
+    files = pa.table(delta.get_add_actions(flatten=True))
+    paths = [folder / unquote(name) for name in files["path"].to_pylist()]
+    dates = {path: found for path, found in zip(paths, _file_dates(table, files), strict=True) if found is not None}
+    return DataFiles(table.schema(), dict(zip(paths, files["size_bytes"].to_pylist(), strict=True)), dates=dates)
+
+
+def _file_dates(table: Table, files: pa.Table) -> Iterator[FileDates | None]:
+    """Yield the dates of the rows of each file, by the statistics of the times that give them; None if not known.
+
+    delta-rs does not read those of ``event_date`` in all tables. Times cut off to milliseconds keep their date.
+    """
+    row_counts = files["num_records"].to_pylist()
+    bounds = [_time_bounds(files, name) for name in table.event_date_columns]
+    for row_count, *times in zip(row_counts, *bounds, strict=True):
+        yield _dates_of_times(row_count, times) if times and row_count is not None else None
+
+
+def _time_bounds(files: pa.Table, name: str) -> list[tuple[int | None, int | None, int | None]]:
+    """Return the first and the last day of a column in each file, and how many rows have none."""
+    days = (
+        [None if us is None else us // DAY_US for us in times_to_us(files[f"{end}.{name}"]).to_pylist()]
+        if f"{end}.{name}" in files.column_names
+        else [None] * files.num_rows
+        for end in ("min", "max")
+    )
+    missing = f"null_count.{name}"
+    nulls = files[missing].to_pylist() if missing in files.column_names else [None] * files.num_rows
+    return list(zip(*days, nulls, strict=True))
+
+
+def _dates_of_times(row_count: int, times: Sequence[tuple[int | None, int | None, int | None]]) -> FileDates | None:
+    """Return the dates of rows, each of the first of its times that is not null; None if they are not known."""
+    firsts, lasts = list[int](), list[int]()
+    for first, last, null_count in times:
+        if null_count == row_count:
+            continue
+        if first is None or last is None or null_count is None:
+            return None
+        firsts.append(first)
+        lasts.append(last)
+        if not null_count:
+            return FileDates(min(firsts), max(lasts), has_undated=False)
+    return FileDates(min(firsts, default=0), max(lasts, default=-1), has_undated=True)
 
 
 def _deleted_rows(delta: DeltaTable) -> dict[str, int]:

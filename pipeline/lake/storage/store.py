@@ -26,8 +26,13 @@ def table_properties(table: Table) -> Mapping[str, str]:
     return {
         "delta.enableChangeDataFeed": "true",
         "delta.enableDeletionVectors": "false",
-        "delta.dataSkippingStatsColumns": ",".join(columns_with_statistics(table)),
+        **statistics_property(table),
     }
+
+
+def statistics_property(table: Table) -> dict[str, str]:
+    """Return the property that says which columns files have statistics of."""
+    return {"delta.dataSkippingStatsColumns": ",".join(columns_with_statistics(table))}
 
 
 class TableStore(Protocol):
@@ -49,6 +54,9 @@ class TableStore(Protocol):
 
     def add_columns(self, table: Table, columns: Sequence[Column], note: CommitNote) -> None:
         """Add columns to a table."""
+
+    def set_layout(self, table: Table, note: CommitNote) -> None:
+        """Have a table be laid out as declared, from the next ``maintain`` on. Nothing happens where it is."""
 
     def restore(self, table: Table, version: int, note: CommitNote) -> None:
         """Restore a table to a version, by a commit of its own; RestoreError where that cannot be done."""
