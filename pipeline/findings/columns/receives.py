@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import QM2QM_END, REMOTE_READ_ENDS, AssociationCalls, Suspects
+from pipeline.findings.columns.association_calls import QM2QM_END, REMOTE_READ_ENDS, AssociationCalls
 from pipeline.findings.columns.call_columns import Mask, Numbers
 from pipeline.findings.columns.call_history import (
     CLEANUP_TIMEOUT_US,
@@ -23,7 +23,6 @@ from udfs.codes import RR_ACK
 from udfs.columns.absent import AFTER_ALL
 from udfs.columns.codes import row_codes
 from udfs.columns.groups import Groups
-from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 
 _CANCEL: Final = (REMOTE_READ_NAME, 8)
@@ -84,31 +83,6 @@ def _request_groups(calls: AssociationCalls) -> RequestGroups:
     return RequestGroups(groups, groups.any(wrong), until)
 
 
-def unpaired_receives(calls: AssociationCalls) -> Suspects:
-    """Return the calls with request ids of RemoteRead that are not only receives that are ended once.
-
-    Beside them: the receives that are pending on the same context when one of their Ends is made.
-    """
-    return calls.share("unpaired receives", lambda: _unpaired_receives(calls))
-
-
-def _unpaired_receives(calls: AssociationCalls) -> Suspects:
-    groups, unpaired, until = request_groups(calls)
-    rows = groups.rows
-    found, related = calls.nothing(), calls.nothing()
-    found[rows[unpaired]] = True
-    ends = rows[unpaired & calls.of(*REMOTE_READ_ENDS)[rows]]
-    contexts = calls.keys("context_handle")
-    pending = np.nonzero(~unpaired & (calls.of(*REMOTE_READ_READS) & calls.is_receive)[rows])[0]
-    if ends.size and pending.size:
-        index = TimeIndex(contexts[ends], calls.started_at[ends])
-        first, end = index.span(contexts[rows[pending]], calls.started_at[rows[pending]] + 1, until[pending])
-        met = np.zeros(len(rows), np.bool_)
-        met[pending] = first < end
-        related[rows[groups.any(met)]] = True
-    return Suspects(found, related)
-
-
 class HandleGroups(NamedTuple):
     """The reads of qm2qm that returned a handle, and the Ends that name one, by handle.
 
@@ -135,20 +109,6 @@ def _handle_groups(calls: AssociationCalls) -> HandleGroups:
     early = ends & (calls.started_at[ours] < held_at)
     wrong = (groups.counts(reads) > 1) | (groups.counts(ends) > 1) | groups.any(early) | ~groups.any(reads)
     return HandleGroups(groups, wrong)
-
-
-def unpaired_handles(calls: AssociationCalls) -> Suspects:
-    """Return the reads and Ends of qm2qm whose handle is not returned once, and ended once at most."""
-    groups, unpaired = handle_groups(calls)
-    found = calls.of(QM2QM_END) & ~calls.has("remote_read_handle")
-    found[groups.rows[unpaired]] = True
-    return Suspects(found)
-
-
-def has_end(calls: AssociationCalls) -> Mask:
-    """Tell which reads of qm2qm returned a handle that an End names."""
-    groups = handle_groups(calls).groups
-    return calls.at(groups.rows[groups.any(calls.of(QM2QM_END)[groups.rows])])
 
 
 def with_whole_exchanges(calls: AssociationCalls, mask: Mask) -> Mask:

@@ -26,7 +26,7 @@ from pipeline.findings.columns.call_history import (
     clock_slack_us,
 )
 from pipeline.findings.columns.cursors import closes_of_sessions_with_cursors
-from pipeline.findings.columns.receives import unpaired_handles
+from pipeline.findings.columns.exchanges import end_made_at, exchanges, holds_message, last_before
 from pipeline.findings.columns.waiting_reads import closes_of_contexts_with_reads
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (
@@ -38,7 +38,7 @@ from pipeline.findings.rules.registry import (
     violation_of_either,
 )
 from udfs.codes import AUTH_LEVEL_NONE, PEEK_ACCESS, RECEIVE_ACCESS
-from udfs.columns.absent import AFTER_ALL, BEFORE_ALL
+from udfs.columns.absent import AFTER_ALL, BEFORE_ALL, NONE
 from udfs.columns.groups import take_or
 from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
@@ -279,10 +279,13 @@ def _handles_returned_while_open(
                 yield Violation(lifetime.open_call, "the handle is in use", (before.open_call, lifetime.open_call))
 
 
-@association_rule("Q14", complete=True, suspects=unpaired_handles)
-def read_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q14", *QM2QM_READS, needs="headers", complete=True)
+def read_handle_returned_while_open(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read returned the handle of a receive that is not ended."""
-    yield from _handles_returned_while_open(history.held_messages, "remote_read_handle", QM2QM_READS)
+    before = last_before(calls, exchanges(calls), holds_message(calls))
+    held = take_or(calls.ended_at, before, AFTER_ALL) < calls.started_at
+    not_ended = take_or(end_made_at(calls), before, NONE) > calls.ended_at
+    yield ViolatingCalls(held & not_ended, "the handle is in use", evidence=(before,))
 
 
 @association_rule("Q29", (QM2QM_NAME, 2), complete=True)
