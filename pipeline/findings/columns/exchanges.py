@@ -98,16 +98,17 @@ def has_end(calls: AssociationCalls) -> Mask:
     return calls.at(groups.rows[groups.any(ends[groups.rows])])
 
 
+def held_messages(calls: AssociationCalls) -> Lifetimes:
+    """Return the lifetimes of the handles of messages of qm2qm, by ``keys`` of ``remote_read_handle``."""
+    rows = exchanges(calls).rows
+    opens = rows[holds_message(calls)[rows]]
+    return Lifetimes(calls, calls.keys("remote_read_handle")[opens], opens, ended_by(calls)[opens])
+
+
 def held_message(calls: AssociationCalls) -> UsedHandles:
     """Return the message of qm2qm whose handle each call uses; computed once."""
-    return calls.share("held message", lambda: _held_message(calls))
-
-
-def _held_message(calls: AssociationCalls) -> UsedHandles:
-    rows, handles = exchanges(calls).rows, calls.keys("remote_read_handle")
-    opens = rows[holds_message(calls)[rows]]
-    messages = Lifetimes(calls, handles[opens], opens, ended_by(calls)[opens])
-    return messages.used_by(calls, handles, calls.started_at)
+    handles = calls.keys("remote_read_handle")
+    return calls.share("held message", lambda: held_messages(calls).used_by(calls, handles, calls.started_at))
 
 
 def ends_without_receive(calls: AssociationCalls) -> Mask:
