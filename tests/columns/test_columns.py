@@ -40,6 +40,7 @@ from udfs.columns.groups import (
     is_group_start,
     largest_so_far,
     last_of,
+    newest_open,
     order_by,
     sorted_distinct,
     take_or,
@@ -290,6 +291,19 @@ def test_the_largest_so_far(rows, kind):
     assert found.tolist() == [
         max(value for group, value in unsigned[: place + 1] if group == row[0]) for place, row in enumerate(unsigned)
     ]
+
+
+@given(st.lists(st.tuples(SMALL, st.booleans())))
+def test_the_newest_open_row_is_that_on_top_of_a_stack(rows):
+    rows = sorted(rows, key=lambda row: row[0])
+    stacks, expected = {}, []
+    for place, (key, opens) in enumerate(rows):
+        stack = stacks.setdefault(key, [])
+        expected.append(NONE if opens or not stack else stack.pop())
+        if opens:
+            stack.append(place)
+    found = newest_open(ints([key for key, _ in rows]), np.array([opens for _, opens in rows], np.bool_))
+    assert found.tolist() == expected
 
 
 @given(st.lists(st.tuples(SMALL, TIMES, st.booleans())))

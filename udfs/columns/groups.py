@@ -97,6 +97,21 @@ def largest_so_far(groups: Ints, values: Numbers) -> Numbers:
     return largest
 
 
+def newest_open(keys: Ints, opens: Bools) -> Ints:
+    """Return which row each row closes: the newest one of its key before it that is still open; ``NONE`` without one.
+
+    Each row opens something, as ``opens`` says, or closes something. Rows of a key stand together, in order; ``keys``
+    are codes that ascend.
+    """
+    outside = np.cumsum(np.where(opens, 1, -1)) - opens  # how many are open around each row, counted over all keys
+    depth = outside + largest_so_far(keys, -outside)
+    order = np.lexsort((depth, keys))  # of one key and depth, rows that open and rows that close take turns
+    closes = np.flatnonzero(~is_group_start(keys[order], depth[order])[1:] & opens[order[:-1]]) + 1
+    found = np.full(len(keys), NONE)
+    found[order[closes]] = order[closes - 1]
+    return found
+
+
 class Groups:
     """Rows in groups, each in the order of ``order``; arrays given and returned are in the order of ``rows``.
 

@@ -6,7 +6,7 @@ rows only where they break a rule, or may break one on histories (``Suspects``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import Any, Final, NamedTuple
 
@@ -75,15 +75,15 @@ class CallRows:
 class Lifetimes:
     """Lifetimes of handles, by a number for each handle, and the one that a call finds."""
 
-    def __init__(self, keys: Numbers, lifetimes: Sequence[HandleLifetime], rows: Mapping[CapturedCall, int]) -> None:
-        """``rows`` are the positions of the calls that open and close."""
-        self.keys = keys
-        closes = [NONE if each.close_call is None else rows[each.close_call] for each in lifetimes]
-        self.open_rows = np.array([rows[each.open_call] for each in lifetimes], np.int64)
-        self.close_rows = np.array(closes, np.int64)
-        self.opened_at = np.array([each.opened_at for each in lifetimes], np.int64)
-        self.begun_at = np.array([each.open_call.started_at for each in lifetimes], np.int64)
-        self.open_until = np.array([each.open_until for each in lifetimes], np.int64)
+    def __init__(self, calls: AssociationCallColumns, keys: Numbers, opens: Numbers, closes: Numbers) -> None:
+        """``opens`` and ``closes`` are the positions of the calls that open and close, ``NONE`` without a close.
+
+        Lifetimes of one handle that begin at one time are in the order given.
+        """
+        self.keys, self.open_rows, self.close_rows = keys, opens, closes
+        self.opened_at = calls.ended_at[opens]
+        self.begun_at = calls.started_at[opens]
+        self.open_until = take_or(calls.responded_at, closes, AFTER_ALL)
 
     def used_by(self, calls: AssociationCallColumns, keys: Numbers, until: Numbers) -> UsedHandles:
         """Return of the handle of each call, a key, the newest lifetime that began up to a time."""
@@ -264,10 +264,14 @@ class AssociationCalls(AssociationCallColumns):
 
     def _lifetimes(self, name: str, *columns: str) -> Lifetimes:
         """Return the lifetimes of one kind of the histories; columns of the call that opens make the handle."""
-        found = [each for history in self.histories for each in getattr(history, name)]
-        places = self._rows.places
-        keys = self.keys(*columns)[np.array([places[each.open_call] for each in found], np.int64)]
-        return Lifetimes(keys, found, places)
+        opens, closes = self._positions([each for history in self.histories for each in getattr(history, name)])
+        return Lifetimes(self, self.keys(*columns)[opens], opens, closes)
+
+    def _positions(self, lifetimes: Sequence[HandleLifetime]) -> tuple[Numbers, Numbers]:
+        """Return the positions of the calls that open and close; ``NONE`` without a close."""
+        rows = self._rows.places
+        closes = [NONE if each.close_call is None else rows[each.close_call] for each in lifetimes]
+        return np.array([rows[each.open_call] for each in lifetimes], np.int64), np.array(closes, np.int64)
 
     @shared_property
     def contexts(self) -> Lifetimes:
@@ -300,7 +304,7 @@ class AssociationCalls(AssociationCallColumns):
         owners, known = (np.array([each[part] for each in sessions], np.int64) for part in (0, 1))
         numbers = np.where(self.has("queue_handle"), self.numbers("queue_handle"), -1)
         keys = row_codes([np.concatenate([self.association, owners]), np.concatenate([numbers, known])])
-        lifetimes = Lifetimes(keys[self.count :], [each for *_, each in sessions], self._rows.places)
+        lifetimes = Lifetimes(self, keys[self.count :], *self._positions([each for *_, each in sessions]))
         return lifetimes, keys[: self.count]
 
     @shared_property
