@@ -88,9 +88,7 @@ class Lifetimes:
     def used_by(self, calls: AssociationCallColumns, keys: Numbers, until: Numbers) -> UsedHandles:
         """Return of the handle of each call, a key, the newest lifetime that began up to a time."""
         place = TimeIndex(self.keys, self.opened_at).latest(keys, until)
-        opens, closes = (take_or(rows, place, NONE) for rows in (self.open_rows, self.close_rows))
-        closed = take_or(self.open_until, place, AFTER_ALL) < calls.started_at
-        return UsedHandles(opens, closes, closed & (closes != np.arange(calls.count)))
+        return used_handles(calls, *(take_or(rows, place, NONE) for rows in (self.open_rows, self.close_rows)))
 
 
 class UsedHandles(NamedTuple):
@@ -107,6 +105,12 @@ class UsedHandles(NamedTuple):
     def is_known(self) -> Mask:
         """The opening was captured."""
         return np.asarray(self.opens >= 0)
+
+
+def used_handles(calls: AssociationCallColumns, opens: Numbers, closes: Numbers) -> UsedHandles:
+    """Return the handle that each call uses, of the positions of the calls that opened and closed it."""
+    closed = take_or(calls.responded_at, closes, AFTER_ALL) < calls.started_at
+    return UsedHandles(opens, closes, closed & (closes != np.arange(calls.count)))
 
 
 class AssociationCalls(AssociationCallColumns):

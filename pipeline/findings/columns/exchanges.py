@@ -15,9 +15,9 @@ from pipeline.findings.columns.association_calls import (
     QM2QM_END,
     REMOTE_READ_ENDS,
     AssociationCalls,
-    Lifetimes,
     Spans,
     UsedHandles,
+    used_handles,
 )
 from pipeline.findings.columns.call_columns import Mask, Numbers
 from pipeline.findings.columns.call_history import QM2QM_READS, REMOTE_READ_READS
@@ -28,6 +28,7 @@ from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 
 REMOTE_READ_CANCEL: Final = (REMOTE_READ_NAME, 8)
+_MOST_PENDING: Final = 3  # receives that a finding names
 
 
 def holds_message(calls: AssociationCalls) -> Mask:
@@ -37,6 +38,10 @@ def holds_message(calls: AssociationCalls) -> Mask:
 
 def _is_remote_receive(calls: AssociationCalls) -> Mask:
     return calls.of(*REMOTE_READ_READS) & calls.is_receive
+
+
+def _is_to_end(calls: AssociationCalls) -> Mask:
+    return holds_message(calls) | _is_remote_receive(calls)
 
 
 def exchanges(calls: AssociationCalls) -> Groups:
@@ -56,6 +61,22 @@ def _exchanges(calls: AssociationCalls) -> Groups:
     return Groups(rows, keys[rows])
 
 
+def last_before(calls: AssociationCalls, groups: Groups, wanted: Mask) -> Numbers:
+    """Return for each call of some groups the position of the last wanted one before it in its group, or ``NONE``.
+
+    Calls of no group have ``NONE``.
+    """
+    found, places = np.full(calls.count, NONE), np.arange(len(groups.rows))
+    before = groups.largest_before(np.where(wanted[groups.rows], places, NONE), NONE)
+    found[groups.rows] = take_or(groups.rows, before, NONE)
+    return found
+
+
+def receive_before(calls: AssociationCalls) -> Numbers:
+    """Return the position of the last receive before each call in its exchange, ``NONE`` without one; computed once."""
+    return calls.share("receive before", lambda: last_before(calls, exchanges(calls), _is_to_end(calls)))
+
+
 def ended_receive(calls: AssociationCalls) -> Numbers:
     """Return for each End or cancel the position of the receive that it ended, ``NONE`` without one; computed once."""
     return calls.share("ended receive", lambda: _ended_receive(calls))
@@ -63,7 +84,7 @@ def ended_receive(calls: AssociationCalls) -> Numbers:
 
 def _ended_receive(calls: AssociationCalls) -> Numbers:
     groups, found = exchanges(calls), np.full(calls.count, NONE)
-    begins = holds_message(calls) | _is_remote_receive(calls)
+    begins = _is_to_end(calls)
     ends = calls.of(*REMOTE_READ_ENDS, REMOTE_READ_CANCEL) & ~calls.failed
     ends |= calls.of(QM2QM_END) & calls.succeeded
     ours = (begins | ends)[groups.rows]
@@ -98,52 +119,39 @@ def has_end(calls: AssociationCalls) -> Mask:
     return calls.at(groups.rows[groups.any(ends[groups.rows])])
 
 
-def held_messages(calls: AssociationCalls) -> Lifetimes:
-    """Return the lifetimes of the handles of messages of qm2qm, by ``keys`` of ``remote_read_handle``."""
-    rows = exchanges(calls).rows
-    opens = rows[holds_message(calls)[rows]]
-    return Lifetimes(calls, calls.keys("remote_read_handle")[opens], opens, ended_by(calls)[opens])
-
-
 def held_message(calls: AssociationCalls) -> UsedHandles:
-    """Return the message of qm2qm whose handle each call uses; computed once."""
-    handles = calls.keys("remote_read_handle")
-    return calls.share("held message", lambda: held_messages(calls).used_by(calls, handles, calls.started_at))
+    """Return the message of qm2qm whose handle each End names: that of the newest read that returned the handle."""
+    opens = receive_before(calls)
+    return used_handles(calls, opens, take_or(ended_by(calls), opens, NONE))
 
 
-def ends_without_receive(calls: AssociationCalls) -> Mask:
-    """Tell which Ends on an open context of RemoteRead are made while no receive with their request id is pending."""
-    keys, ends = calls.keys("context_handle", "request_id"), calls.of(*REMOTE_READ_ENDS)
-    rows = np.flatnonzero(_is_remote_receive(calls))
-    receives = Spans(keys[rows], calls.started_at[rows], pending_until(calls)[rows])
-    met = receives.any_meets(keys, calls.started_at, calls.responded_at)
-    return ends & calls.context.is_known & ~calls.context.is_closed & ~met
+def ends_without_receive(calls: AssociationCalls) -> tuple[Mask, tuple[Numbers, ...]]:
+    """Return the Ends on open contexts that find no pending receive with their request id; computed once.
 
-
-def oldest_pending(calls: AssociationCalls, ends: Mask, most: int) -> list[Numbers]:
-    """Return the oldest receives, ``most`` of them, that are pending on the context of each of some Ends.
-
-    There is an array of positions for the oldest of each End, for the next one and so on; ``NONE`` without one.
+    Beside them are the positions of the oldest receives that are pending on the context of each of these Ends: an array
+    of the oldest ones, of the next ones, and of the third; ``NONE`` without one.
     """
+    return calls.share("ends without receive", lambda: _ends_without_receive(calls))
+
+
+def _ends_without_receive(calls: AssociationCalls) -> tuple[Mask, tuple[Numbers, ...]]:
+    keys, rows = calls.keys("context_handle", "request_id"), np.flatnonzero(_is_remote_receive(calls))
+    receives = Spans(keys[rows], calls.started_at[rows], pending_until(calls)[rows])
+    ends = np.flatnonzero(calls.of(*REMOTE_READ_ENDS) & calls.context.is_known & ~calls.context.is_closed)
+    found = calls.at(ends[~receives.any_meets(keys[ends], calls.started_at[ends], calls.responded_at[ends])])
+    return found, _oldest_pending(calls, found)
+
+
+def _oldest_pending(calls: AssociationCalls, ends: Mask) -> tuple[Numbers, ...]:
     contexts, at = calls.keys("context_handle"), np.flatnonzero(ends)
-    rows = calls.in_order(_is_remote_receive(calls), contexts, calls.started_at)
+    receives = _is_remote_receive(calls) & np.isin(contexts, contexts[at])
+    rows = calls.in_order(receives, contexts, calls.started_at)
     groups, until, found = Groups(rows, contexts[rows]), pending_until(calls)[rows], []
-    for _ in range(most):
+    for _ in range(_MOST_PENDING):
         index = TimeIndex(groups.keys, groups.largest_so_far(until), rows)
         oldest = index.first_after(contexts[at], calls.started_at[at] - 1)
         begun = take_or(calls.started_at, oldest, AFTER_ALL) < calls.started_at[at]
         found.append(np.full(calls.count, NONE))
         found[-1][at[begun]] = oldest[begun]
         until = np.minimum(until, groups.largest_before(until, BEFORE_ALL))  # while an older one is pending
-    return found
-
-
-def last_before(calls: AssociationCalls, groups: Groups, wanted: Mask) -> Numbers:
-    """Return for each call of some groups the position of the last wanted one before it in its group, or ``NONE``.
-
-    Calls of no group have ``NONE``.
-    """
-    found, places = np.full(calls.count, NONE), np.arange(len(groups.rows))
-    before = groups.largest_before(np.where(wanted[groups.rows], places, NONE), NONE)
-    found[groups.rows] = take_or(groups.rows, before, NONE)
-    return found
+    return tuple(found)

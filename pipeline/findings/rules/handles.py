@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Lifetimes, Suspects
-from pipeline.findings.columns.call_columns import Mask
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.call_columns import Mask, Numbers
 from pipeline.findings.columns.call_history import (
     QM2QM_READS,
     REMOTE_READ_READS,
@@ -25,7 +25,7 @@ from pipeline.findings.columns.call_history import (
     clock_slack_us,
 )
 from pipeline.findings.columns.cursors import closes_of_sessions_with_cursors
-from pipeline.findings.columns.exchanges import held_messages
+from pipeline.findings.columns.exchanges import ended_by, last_before, receive_before
 from pipeline.findings.columns.waiting_reads import closes_of_contexts_with_reads
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (
@@ -261,35 +261,40 @@ def client_identifier_changed(history: AssociationHistory) -> Iterator[Violation
             first = first or call
 
 
-def _handles_returned_while_open(calls: AssociationCalls, lifetimes: Lifetimes) -> Iterator[ViolatingCalls]:
-    """Yield calls that returned a handle which was certainly open."""
-    groups = Groups(np.arange(len(lifetimes.keys)), lifetimes.keys, lifetimes.opened_at)
-    these, before = groups.rows, groups.before(groups.rows, NONE)
-    closed_at = take_or(calls.started_at, lifetimes.close_rows, AFTER_ALL)
-    was_open = take_or(lifetimes.opened_at, before, AFTER_ALL) < lifetimes.begun_at[these]
-    still_open = take_or(closed_at, before, BEFORE_ALL) > lifetimes.opened_at[these]
-    opened_before = np.full(calls.count, NONE)
-    opened_before[lifetimes.open_rows[these]] = take_or(lifetimes.open_rows, before, NONE)
-    in_use = calls.at(lifetimes.open_rows[these[was_open & still_open]])
-    yield ViolatingCalls(in_use, "the handle is in use", evidence=(opened_before,))
+def _handle_in_use(calls: AssociationCalls, before: Numbers, closes: Numbers) -> ViolatingCalls:
+    """Return the calls that returned a handle which was certainly open.
+
+    ``before`` are the positions of the calls that returned it before, ``closes`` those of what closes it again.
+    """
+    was_open = take_or(calls.ended_at, before, AFTER_ALL) < calls.started_at
+    closed_at = take_or(calls.started_at, closes, AFTER_ALL)
+    still_open = take_or(closed_at, before, BEFORE_ALL) > calls.ended_at
+    return ViolatingCalls(was_open & still_open, "the handle is in use", evidence=(before,))
+
+
+def _context_in_use(calls: AssociationCalls) -> ViolatingCalls:
+    contexts, closes = calls.contexts, np.full(calls.count, NONE)
+    closes[contexts.open_rows] = contexts.close_rows
+    groups = Groups(contexts.open_rows, contexts.keys, contexts.opened_at)
+    return _handle_in_use(calls, last_before(calls, groups, ~calls.nothing()), closes)
 
 
 @association_call_rule("Q14", *QM2QM_READS, needs="headers", complete=True)
 def read_handle_returned_while_open(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read returned the handle of a receive that is not ended."""
-    yield from _handles_returned_while_open(calls, held_messages(calls))
+    yield _handle_in_use(calls, receive_before(calls), ended_by(calls))
 
 
 @association_call_rule("Q29", (QM2QM_NAME, 2), needs="headers", complete=True)
 def session_handle_returned_while_open(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """An open returned the handle of a session that is open."""
-    yield from _handles_returned_while_open(calls, calls.contexts)
+    yield _context_in_use(calls)
 
 
 @association_call_rule("R09", *_OPEN_CONTEXT, needs="headers", complete=True)
 def context_handle_returned_while_open(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """An open returned the handle of a context that is open."""
-    yield from _handles_returned_while_open(calls, calls.contexts)
+    yield _context_in_use(calls)
 
 
 def _handles_never_closed(

@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from pipeline.findings.columns.association_calls import QM2QM_END, REMOTE_READ_ENDS, AssociationCalls
-from pipeline.findings.columns.call_columns import Mask, Numbers
 from pipeline.findings.columns.call_history import (
     CLEANUP_TIMEOUT_US,
     QM2QM_READS,
@@ -28,7 +27,7 @@ from pipeline.findings.columns.exchanges import (
     held_message,
     holds_message,
     last_before,
-    oldest_pending,
+    receive_before,
 )
 from pipeline.findings.columns.waiting_reads import (
     closes_of_contexts_with_reads,
@@ -114,7 +113,7 @@ def remote_read_request_id_in_use(calls: AssociationCalls) -> Iterator[Violating
 @association_call_rule("R28", *REMOTE_READ_READS, needs="headers", complete=True)
 def request_id_reused_before_end(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A request id is used again on its context before its receive was ended or cancelled."""
-    before = last_before(calls, exchanges(calls), calls.judged & calls.is_receive)
+    before = receive_before(calls)
     ends = take_or(ended_by(calls), before, NONE)
     given_up = calls.failed | (~calls.answered & calls.abandoned)
     ended_at = np.where(calls.answered, calls.responded_at, BEFORE_ALL)
@@ -325,25 +324,19 @@ def second_end_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     yield ViolatingCalls(message.is_closed, "the message was ended before", evidence=(message.opens, message.closes))
 
 
-def _ends_without_receive(calls: AssociationCalls) -> tuple[Mask, list[Numbers]]:
-    """Return the Ends that have no receive to end, and for each the oldest receives that are pending on its context."""
-    ends = ends_without_receive(calls) & calls.judged
-    return ends, oldest_pending(calls, ends, _MOST_EVIDENCE)
-
-
 @association_call_rule("R50", *REMOTE_READ_ENDS, complete=True)
 def end_without_receives(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """An End on a context without pending receives: nothing was received, or all is ended."""
-    ends, others = _ends_without_receive(calls)
+    ends, others = ends_without_receive(calls)
     yield ViolatingCalls(ends & (others[0] == NONE), "nothing to end", of_either=True)
 
 
 @association_call_rule("R51", *REMOTE_READ_ENDS, complete=True)
 def end_of_other_request_id(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """An End of a request id that was not pending, unknown or already ended, while others were pending."""
-    ends, others = _ends_without_receive(calls)
+    ends, others = ends_without_receive(calls)
     of_other = ends & (others[0] != NONE)
-    yield ViolatingCalls(of_other, "no request {request_id} to end", of_either=True, evidence=tuple(others))
+    yield ViolatingCalls(of_other, "no request {request_id} to end", of_either=True, evidence=others)
 
 
 @association_call_rule("R32", *REMOTE_READ_ENDS, precondition=_END_CAPTURED)
@@ -373,7 +366,7 @@ def _receives_never_ended(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     Of several with one request id that is the last one.
     """
     receives = calls.of(*REMOTE_READ_READS) & calls.is_receive
-    followed = last_before(calls, exchanges(calls), receives)[receives]
+    followed = receive_before(calls)[receives]
     never_ended = receives & ~has_end(calls) & ~calls.at(followed[followed != NONE])
     close = calls.context.closes
     closed = take_or(calls.started_at, close, BEFORE_ALL) > calls.responded_at
