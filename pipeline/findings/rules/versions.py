@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "137fc78176cd069d"
+CALL_RULES: Final = "1771f7115c2c2c8e"
 SESSION_RULES: Final = "a5c41d5d74b6c247"
 CLONE_RULES: Final = "a5ba733c4435d68c"
 SEQUENCE_RULES: Final = "821960cc94ac7a86"
