@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from typing import Any, ClassVar, Final, TypeVar
 
 from pipeline.attempts.calls.associations import ClientAssociation
@@ -160,10 +160,6 @@ class HandleLifetime:
         """Tell whether the handle was certainly closed before a time."""
         return self.open_until < time
 
-    def calls_with_handle(self, call: CapturedCall) -> tuple[CapturedCall, ...]:
-        """Return the calls that opened and closed the handle, as far as known, and another call: the evidence."""
-        return tuple(each for each in (self.open_call, self.close_call, call) if each is not None)
-
 
 def clock_slack_us(one: CapturedCall, other: CapturedCall) -> int:
     """Return by how much the times of two calls must differ so that their order is certain.
@@ -178,20 +174,6 @@ def all_certainly_after(calls: Iterable[CapturedCall], other: CapturedCall, time
     """Tell whether calls, given in order of time, were all certainly made after a time of another call."""
     near = takewhile(lambda call: call.started_at <= time + CLOCK_TOLERANCE_US, calls)
     return all(call.started_at > time + clock_slack_us(call, other) for call in near)
-
-
-class TimeSpans:
-    """Spans of time, to find out in logarithmic time whether any of them meets another span; in microseconds."""
-
-    def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
-        in_order = sorted(spans)
-        self._begins = [begin for begin, _ in in_order]
-        self._latest_ends = list(accumulate((end for _, end in in_order), max))  # of the spans up to each
-
-    def any_meets(self, begin: int, end: int) -> bool:
-        """Tell whether any span has a moment in common with one; both ends belong to a span."""
-        place = bisect_right(self._begins, end)
-        return place > 0 and self._latest_ends[place - 1] >= begin
 
 
 class HandleLifetimes:
@@ -245,13 +227,6 @@ class PendingReceive:
 
     receive_call: CapturedCall
     end_call: CapturedCall | None = None
-
-    @property
-    def pending_until(self) -> int:
-        """The time until which a server may have it to end: it failed, or its End was answered then."""
-        over = [self.receive_call.responded_at if self.receive_call.failed else None]
-        over.append(None if self.end_call is None else self.end_call.responded_at)
-        return min((at for at in over if at is not None), default=AFTER_ALL)
 
 
 def has_losses(connections: Iterable[Mapping[str, Any]], association: ClientAssociation) -> bool:

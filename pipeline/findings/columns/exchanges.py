@@ -11,12 +11,20 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import QM2QM_END, REMOTE_READ_ENDS, AssociationCalls, Lifetimes
+from pipeline.findings.columns.association_calls import (
+    QM2QM_END,
+    REMOTE_READ_ENDS,
+    AssociationCalls,
+    Lifetimes,
+    Spans,
+    UsedHandles,
+)
 from pipeline.findings.columns.call_columns import Mask, Numbers
 from pipeline.findings.columns.call_history import QM2QM_READS, REMOTE_READ_READS
-from udfs.columns.absent import AFTER_ALL, NONE
+from udfs.columns.absent import AFTER_ALL, BEFORE_ALL, NONE
 from udfs.columns.codes import either_code
 from udfs.columns.groups import Groups, newest_open, take_or
+from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 
 REMOTE_READ_CANCEL: Final = (REMOTE_READ_NAME, 8)
@@ -25,6 +33,10 @@ REMOTE_READ_CANCEL: Final = (REMOTE_READ_NAME, 8)
 def holds_message(calls: AssociationCalls) -> Mask:
     """Tell which reads of qm2qm returned the handle of a message: the owner holds it until it is ended."""
     return calls.of(*QM2QM_READS) & calls.succeeded & calls.has("remote_read_handle")
+
+
+def _is_remote_receive(calls: AssociationCalls) -> Mask:
+    return calls.of(*REMOTE_READ_READS) & calls.is_receive
 
 
 def exchanges(calls: AssociationCalls) -> Groups:
@@ -51,7 +63,7 @@ def ended_receive(calls: AssociationCalls) -> Numbers:
 
 def _ended_receive(calls: AssociationCalls) -> Numbers:
     groups, found = exchanges(calls), np.full(calls.count, NONE)
-    begins = holds_message(calls) | (calls.of(*REMOTE_READ_READS) & calls.is_receive)
+    begins = holds_message(calls) | _is_remote_receive(calls)
     ends = calls.of(*REMOTE_READ_ENDS, REMOTE_READ_CANCEL) & ~calls.failed
     ends |= calls.of(QM2QM_END) & calls.succeeded
     ours = (begins | ends)[groups.rows]
@@ -68,6 +80,11 @@ def ended_by(calls: AssociationCalls) -> Numbers:
     return found
 
 
+def end_made_at(calls: AssociationCalls) -> Numbers:
+    """Return when the End, or cancel, of each receive was made; ``AFTER_ALL`` without one."""
+    return take_or(calls.started_at, ended_by(calls), AFTER_ALL)
+
+
 def pending_until(calls: AssociationCalls) -> Numbers:
     """Return until when a server may have each receive of RemoteRead to end: it failed, or its End was answered."""
     failed_at = np.where(calls.failed, calls.responded_at, AFTER_ALL)
@@ -75,11 +92,50 @@ def pending_until(calls: AssociationCalls) -> Numbers:
     return result
 
 
+def has_end(calls: AssociationCalls) -> Mask:
+    """Tell which calls are of an exchange with an End or a cancel, of whatever result."""
+    groups, ends = exchanges(calls), calls.of(QM2QM_END, *REMOTE_READ_ENDS, REMOTE_READ_CANCEL)
+    return calls.at(groups.rows[groups.any(ends[groups.rows])])
+
+
 def held_messages(calls: AssociationCalls) -> Lifetimes:
     """Return the lifetimes of the handles of messages of qm2qm, by ``keys`` of ``remote_read_handle``."""
     rows = exchanges(calls).rows
     opens = rows[holds_message(calls)[rows]]
     return Lifetimes(calls, calls.keys("remote_read_handle")[opens], opens, ended_by(calls)[opens])
+
+
+def held_message(calls: AssociationCalls) -> UsedHandles:
+    """Return the message of qm2qm whose handle each call uses; computed once."""
+    handles = calls.keys("remote_read_handle")
+    return calls.share("held message", lambda: held_messages(calls).used_by(calls, handles, calls.started_at))
+
+
+def ends_without_receive(calls: AssociationCalls) -> Mask:
+    """Tell which Ends on an open context of RemoteRead are made while no receive with their request id is pending."""
+    keys, ends = calls.keys("context_handle", "request_id"), calls.of(*REMOTE_READ_ENDS)
+    rows = np.flatnonzero(_is_remote_receive(calls))
+    receives = Spans(keys[rows], calls.started_at[rows], pending_until(calls)[rows])
+    met = receives.any_meets(keys, calls.started_at, calls.responded_at)
+    return ends & calls.context.is_known & ~calls.context.is_closed & ~met
+
+
+def oldest_pending(calls: AssociationCalls, ends: Mask, most: int) -> list[Numbers]:
+    """Return the oldest receives, ``most`` of them, that are pending on the context of each of some Ends.
+
+    There is an array of positions for the oldest of each End, for the next one and so on; ``NONE`` without one.
+    """
+    contexts, at = calls.keys("context_handle"), np.flatnonzero(ends)
+    rows = calls.in_order(_is_remote_receive(calls), contexts, calls.started_at)
+    groups, until, found = Groups(rows, contexts[rows]), pending_until(calls)[rows], []
+    for _ in range(most):
+        index = TimeIndex(groups.keys, groups.largest_so_far(until), rows)
+        oldest = index.first_after(contexts[at], calls.started_at[at] - 1)
+        begun = take_or(calls.started_at, oldest, AFTER_ALL) < calls.started_at[at]
+        found.append(np.full(calls.count, NONE))
+        found[-1][at[begun]] = oldest[begun]
+        until = np.minimum(until, groups.largest_before(until, BEFORE_ALL))  # while an older one is pending
+    return found
 
 
 def last_before(calls: AssociationCalls, groups: Groups, wanted: Mask) -> Numbers:

@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 
 from pipeline.findings.columns.association_calls import (
-    QM2QM_END,
     AssociationCalls,
     Spans,
     Suspects,
@@ -15,9 +14,8 @@ from pipeline.findings.columns.association_calls import (
 )
 from pipeline.findings.columns.call_columns import Mask, Method, Numbers
 from pipeline.findings.columns.call_history import MOST_CONCURRENT_READS, QM2QM_READS, REMOTE_READ_READS
-from pipeline.findings.columns.receives import handle_groups, with_whole_exchanges
 from udfs.codes import MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT
-from udfs.columns.absent import AFTER_ALL, NONE
+from udfs.columns.absent import NONE
 from udfs.columns.codes import row_codes
 from udfs.columns.groups import Groups, take_or
 from udfs.columns.time_index import TimeIndex
@@ -42,22 +40,6 @@ def waiting_with_same_key(calls: AssociationCalls, reads: Mask, *names: str) -> 
     waited &= calls.started_at[rows] < calls.responded_at[before]
     found[rows[waited]] = before[waited]
     return found
-
-
-def request_ids_of_held_messages(calls: AssociationCalls) -> Suspects:
-    """Return the reads of qm2qm whose request id has a message in their queue that may not be ended; with all Ends."""
-    handles, unpaired = handle_groups(calls)
-    rows = handles.rows
-    accepted = (calls.of(QM2QM_END) & calls.succeeded)[rows]
-    ended_at = handles.smallest(np.where(accepted & ~unpaired, calls.started_at[rows], AFTER_ALL))
-    held_until = np.full(calls.count, -1)
-    reads = calls.of(*QM2QM_READS)
-    held_until[rows] = np.where(reads[rows], ended_at, -1)
-    ours = np.nonzero(reads)[0]
-    groups = Groups(ours, calls.keys("queue_handle", "request_id")[ours], calls.started_at[ours])
-    not_ended = groups.largest_before(held_until[groups.rows], -1) >= calls.started_at[groups.rows]
-    found = calls.at(groups.rows[groups.any(not_ended)])
-    return Suspects(found, with_whole_exchanges(calls, found) if found.any() else None)
 
 
 def closes_of_contexts_with_reads(calls: AssociationCalls) -> Suspects:

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.association_calls import AssociationCalls, Lifetimes, Suspects
 from pipeline.findings.columns.call_columns import Mask
 from pipeline.findings.columns.call_history import (
     QM2QM_READS,
@@ -20,13 +20,12 @@ from pipeline.findings.columns.call_history import (
     CapturedCall,
     ConcurrentReads,
     HandleLifetime,
-    HandleLifetimes,
     ServerHistory,
     all_certainly_after,
     clock_slack_us,
 )
 from pipeline.findings.columns.cursors import closes_of_sessions_with_cursors
-from pipeline.findings.columns.receives import unpaired_handles
+from pipeline.findings.columns.exchanges import held_messages
 from pipeline.findings.columns.waiting_reads import closes_of_contexts_with_reads
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (
@@ -38,8 +37,8 @@ from pipeline.findings.rules.registry import (
     violation_of_either,
 )
 from udfs.codes import AUTH_LEVEL_NONE, PEEK_ACCESS, RECEIVE_ACCESS
-from udfs.columns.absent import AFTER_ALL, BEFORE_ALL
-from udfs.columns.groups import take_or
+from udfs.columns.absent import AFTER_ALL, BEFORE_ALL, NONE
+from udfs.columns.groups import Groups, take_or
 from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 
@@ -262,39 +261,35 @@ def client_identifier_changed(history: AssociationHistory) -> Iterator[Violation
             first = first or call
 
 
-def _handles_returned_while_open(
-    lifetimes: HandleLifetimes, column: str, methods: tuple[tuple[str, int], ...]
-) -> Iterator[Violation]:
-    """Yield calls that returned a handle, by its column, which was certainly open."""
-    by_handle: dict[tuple[str, str], list[HandleLifetime]] = {}
-    for lifetime in lifetimes:
-        opening = lifetime.open_call
-        if opening.method in methods:
-            by_handle.setdefault((opening.method[0], opening[column]), []).append(lifetime)
-    for same in by_handle.values():
-        same.sort(key=lambda lifetime: lifetime.opened_at)
-        for before, lifetime in itertools.pairwise(same):
-            still_open = before.close_call is None or before.close_call.started_at > lifetime.opened_at
-            if still_open and before.opened_at < lifetime.open_call.started_at:
-                yield Violation(lifetime.open_call, "the handle is in use", (before.open_call, lifetime.open_call))
+def _handles_returned_while_open(calls: AssociationCalls, lifetimes: Lifetimes) -> Iterator[ViolatingCalls]:
+    """Yield calls that returned a handle which was certainly open."""
+    groups = Groups(np.arange(len(lifetimes.keys)), lifetimes.keys, lifetimes.opened_at)
+    these, before = groups.rows, groups.before(groups.rows, NONE)
+    closed_at = take_or(calls.started_at, lifetimes.close_rows, AFTER_ALL)
+    was_open = take_or(lifetimes.opened_at, before, AFTER_ALL) < lifetimes.begun_at[these]
+    still_open = take_or(closed_at, before, BEFORE_ALL) > lifetimes.opened_at[these]
+    opened_before = np.full(calls.count, NONE)
+    opened_before[lifetimes.open_rows[these]] = take_or(lifetimes.open_rows, before, NONE)
+    in_use = calls.at(lifetimes.open_rows[these[was_open & still_open]])
+    yield ViolatingCalls(in_use, "the handle is in use", evidence=(opened_before,))
 
 
-@association_rule("Q14", complete=True, suspects=unpaired_handles)
-def read_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q14", *QM2QM_READS, needs="headers", complete=True)
+def read_handle_returned_while_open(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read returned the handle of a receive that is not ended."""
-    yield from _handles_returned_while_open(history.held_messages, "remote_read_handle", QM2QM_READS)
+    yield from _handles_returned_while_open(calls, held_messages(calls))
 
 
-@association_rule("Q29", (QM2QM_NAME, 2), complete=True)
-def session_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q29", (QM2QM_NAME, 2), needs="headers", complete=True)
+def session_handle_returned_while_open(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """An open returned the handle of a session that is open."""
-    yield from _handles_returned_while_open(history.context_handles, "context_handle", ((QM2QM_NAME, 2),))
+    yield from _handles_returned_while_open(calls, calls.contexts)
 
 
-@association_rule("R09", *_OPEN_CONTEXT, complete=True)
-def context_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R09", *_OPEN_CONTEXT, needs="headers", complete=True)
+def context_handle_returned_while_open(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """An open returned the handle of a context that is open."""
-    yield from _handles_returned_while_open(history.context_handles, "context_handle", _OPEN_CONTEXT)
+    yield from _handles_returned_while_open(calls, calls.contexts)
 
 
 def _handles_never_closed(

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import AssociationCalls
+from pipeline.findings.columns.association_calls import QM2QM_END, REMOTE_READ_ENDS, AssociationCalls
+from pipeline.findings.columns.call_columns import Mask, Numbers
 from pipeline.findings.columns.call_history import (
     CLEANUP_TIMEOUT_US,
     QM2QM_READS,
-    READ_METHODS,
     REMOTE_READ_READS,
     TIMER_SLACK_US,
     AssociationHistory,
     CapturedCall,
     ConcurrentReads,
-    HandleLifetime,
-    PendingReceive,
-    TimeSpans,
 )
-from pipeline.findings.columns.receives import has_end, unpaired_handles, unpaired_receives
+from pipeline.findings.columns.exchanges import (
+    end_made_at,
+    ended_by,
+    ended_receive,
+    ends_without_receive,
+    exchanges,
+    has_end,
+    held_message,
+    holds_message,
+    last_before,
+    oldest_pending,
+)
 from pipeline.findings.columns.waiting_reads import (
     closes_of_contexts_with_reads,
     closes_of_sessions_with_reads,
-    request_ids_of_held_messages,
     unusual_cancels,
     waiting_with_same_key,
 )
@@ -38,7 +43,6 @@ from pipeline.findings.rules.registry import (
     Violation,
     association_call_rule,
     association_rule,
-    violation_of_either,
 )
 from udfs.codes import (
     MQ_ERROR_IO_TIMEOUT,
@@ -46,10 +50,10 @@ from udfs.codes import (
     MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT,
     result_name,
 )
-from udfs.columns.absent import AFTER_ALL, NONE
+from udfs.columns.absent import AFTER_ALL, BEFORE_ALL, NONE
+from udfs.columns.groups import Groups, take_or
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
-_ENDS: Final = ((REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
 _MOST_EVIDENCE: Final = 3  # reads that a finding names
 _INFINITE_MS: Final = 0xFFFFFFFF
 _LOOKUP_MASK, _LOOKUP_BITS = 0xC0000000, 0x40000000  # of actions (``is_lookup_action``)
@@ -89,21 +93,16 @@ def request_id_in_use(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     yield _request_ids_in_use(calls)._replace(actual="dwRequestID {request_id} is waiting")
 
 
-@association_rule("Q10", complete=True, suspects=request_ids_of_held_messages)
-def request_id_of_held_message(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q10", *QM2QM_READS, needs="headers", complete=True)
+def request_id_of_held_message(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read has the request id of a message in its queue that is not ended (a SHOULD)."""
-    lifetimes = {lifetime.open_call["call_key"]: lifetime for lifetime in history.held_messages}
-    held: dict[Any, HandleLifetime] = {}
-    for read in history.calls_of(*QM2QM_READS):
-        key = (read["queue_handle"], read["request_id"])
-        lifetime = held.get(key)
-        closing = lifetime.close_call if lifetime is not None else None
-        not_ended = closing is None or closing.started_at > read.started_at
-        if lifetime is not None and lifetime.opened_at < read.started_at and not_ended:
-            actual = f"dwRequestID {read['request_id']} of a message that is not ended"
-            yield Violation(read, actual, (lifetime.open_call, read), "warning")
-        if read["call_key"] in lifetimes:
-            held[key] = lifetimes[read["call_key"]]
+    keys = calls.keys("queue_handle", "request_id")
+    rows = calls.in_order(calls.judged, keys, calls.started_at)
+    before = last_before(calls, Groups(rows, keys[rows]), holds_message(calls))
+    held = take_or(calls.ended_at, before, AFTER_ALL) < calls.started_at
+    not_ended = take_or(end_made_at(calls), before, NONE) > calls.started_at
+    actual = "dwRequestID {request_id} of a message that is not ended"
+    yield ViolatingCalls(held & not_ended, actual, severity="warning", evidence=(before,))
 
 
 @association_call_rule("R29", *REMOTE_READ_READS, precondition=_FIRST_WAITED)
@@ -112,18 +111,16 @@ def remote_read_request_id_in_use(calls: AssociationCalls) -> Iterator[Violating
     yield _request_ids_in_use(calls)._replace(actual="dwRequestId {request_id} is waiting", source=client_section)
 
 
-@association_rule("R28", complete=True, suspects=unpaired_receives)
-def request_id_reused_before_end(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R28", *REMOTE_READ_READS, needs="headers", complete=True)
+def request_id_reused_before_end(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A request id is used again on its context before its receive was ended or cancelled."""
-    for receives in history.pending_receives.values():
-        for before, after in itertools.pairwise(receives):
-            start, ending = before.receive_call, before.end_call
-            if start.failed or (start.responded_at is None and _abandoned(start)):
-                continue
-            ended_at = ending.responded_at if ending is not None else None
-            if ending is None or (ended_at is not None and ended_at > after.receive_call.started_at):
-                used = tuple(call for call in (start, ending, after.receive_call) if call is not None)
-                yield Violation(after.receive_call, f"dwRequestId {start['request_id']} is not ended", used)
+    before = last_before(calls, exchanges(calls), calls.judged & calls.is_receive)
+    ends = take_or(ended_by(calls), before, NONE)
+    given_up = calls.failed | (~calls.answered & calls.abandoned)
+    ended_at = np.where(calls.answered, calls.responded_at, BEFORE_ALL)
+    pending = take_or(~given_up, before, default=False) & (take_or(ended_at, ends, AFTER_ALL) > calls.started_at)
+    actual = "dwRequestId {request_id} is not ended"
+    yield ViolatingCalls(calls.is_receive & pending, actual, evidence=(before, ends))
 
 
 def _time_outs_not_kept(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
@@ -312,161 +309,100 @@ def receive_without_end(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     yield ViolatingCalls(calls.is_receive & calls.closed_by_fin & never_ended, "no RemoteQMEndReceive")
 
 
-def _was_ended_before(lifetime: HandleLifetime, call: CapturedCall) -> bool:
-    """Tell whether a received message was ended by another call, before a call was made."""
-    return lifetime.close_call is not call and lifetime.closed_before(call.started_at)
-
-
-@association_rule("Q18", complete=True, suspects=unpaired_handles)
-def end_with_invalid_handle(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q18", QM2QM_END, complete=True)
+def end_with_invalid_handle(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """RemoteQMEndReceive with a handle that no read returned, with a NULL one, or with one that is ended."""
-    for call in history.calls_of((QM2QM_NAME, 1)):
-        if not call.request_decoded:
-            continue
-        handle = call["remote_read_handle"]
-        lifetime = history.held_messages.latest(handle, call.started_at) if handle is not None else None
-        if lifetime is None:
-            yield Violation(call, "a NULL handle" if handle is None else "a handle that no read gave")
-        elif _was_ended_before(lifetime, call):
-            yield Violation(call, "a handle that was ended", lifetime.calls_with_handle(call))
+    message = held_message(calls)
+    yield ViolatingCalls(~calls.has("remote_read_handle"), "a NULL handle")
+    yield ViolatingCalls(~message.is_known, "a handle that no read gave")
+    yield ViolatingCalls(message.is_closed, "a handle that was ended", evidence=(message.opens, message.closes))
 
 
-@association_rule("Q25", complete=True, suspects=unpaired_handles)
-def second_end_accepted(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q25", QM2QM_END, needs="ok", complete=True)
+def second_end_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """RemoteQMEndReceive of a message that was ended before was answered MQ_OK."""
-    for call in history.calls_of((QM2QM_NAME, 1)):
-        lifetime = history.held_messages.latest(call["remote_read_handle"], call.started_at) if call.succeeded else None
-        if lifetime is not None and _was_ended_before(lifetime, call):
-            yield Violation(call, "the message was ended before", lifetime.calls_with_handle(call))
+    message = held_message(calls)
+    yield ViolatingCalls(message.is_closed, "the message was ended before", evidence=(message.opens, message.closes))
 
 
-class _PendingSweep:
-    """The receives of a context that are pending at moments that are asked for in order of time."""
-
-    def __init__(self, receives: Iterable[PendingReceive]) -> None:
-        in_order = sorted(receives, key=lambda each: (each.receive_call.started_at, each.receive_call["call_key"]))
-        self._later = deque(in_order)
-        self._begun: deque[PendingReceive] = deque()
-
-    def pending_at(self, time: int) -> list[CapturedCall]:
-        """Return the oldest receives, at most three, that were made before a time and are pending at it."""
-        while self._later and self._later[0].receive_call.started_at < time:
-            self._begun.append(self._later.popleft())
-        found: list[PendingReceive] = []
-        while self._begun and len(found) < _MOST_EVIDENCE:
-            pending = self._begun.popleft()
-            if pending.pending_until >= time:
-                found.append(pending)
-        self._begun.extendleft(reversed(found))
-        return [pending.receive_call for pending in found]
+def _ends_without_receive(calls: AssociationCalls) -> tuple[Mask, list[Numbers]]:
+    """Return the Ends that have no receive to end, and for each the oldest receives that are pending on its context."""
+    ends = ends_without_receive(calls) & calls.judged
+    return ends, oldest_pending(calls, ends, _MOST_EVIDENCE)
 
 
-def _ends_without_receive(history: AssociationHistory) -> list[tuple[CapturedCall, list[CapturedCall]]]:
-    """Return Ends on open contexts that had no receive to end, each with the oldest pending receives of the context."""
-    return history.share(_ends_without_receive, lambda: [*_find_ends_without_receive(history)])
-
-
-def _find_ends_without_receive(history: AssociationHistory) -> Iterator[tuple[CapturedCall, list[CapturedCall]]]:
-    by_context: defaultdict[str, list[PendingReceive]] = defaultdict(list)
-    for (context, _), receives in history.pending_receives.items():
-        by_context[context] += receives
-    sweeps = {context: _PendingSweep(receives) for context, receives in by_context.items()}
-    spans = {
-        key: TimeSpans((each.receive_call.started_at, each.pending_until) for each in receives)
-        for key, receives in history.pending_receives.items()
-    }
-    for call in history.calls_of(*_ENDS):
-        context_open = history.context_lifetime(call) if call.request_decoded else None
-        if context_open is None or context_open.closed_before(call.started_at):
-            continue
-        until = call.responded_at if call.responded_at is not None else AFTER_ALL
-        own = spans.get((call["context_handle"], call["request_id"]))
-        if own is None or not own.any_meets(call.started_at, until):
-            sweep = sweeps.get(call["context_handle"])
-            yield call, sweep.pending_at(call.started_at) if sweep is not None else []
-
-
-@association_rule("R50", complete=True, suspects=unpaired_receives)
-def end_without_receives(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R50", *REMOTE_READ_ENDS, complete=True)
+def end_without_receives(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """An End on a context without pending receives: nothing was received, or all is ended."""
-    for call, others in _ends_without_receive(history):
-        if not others:
-            yield violation_of_either(call, "nothing to end")
+    ends, others = _ends_without_receive(calls)
+    yield ViolatingCalls(ends & (others[0] == NONE), "nothing to end", of_either=True)
 
 
-@association_rule("R51", complete=True, suspects=unpaired_receives)
-def end_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R51", *REMOTE_READ_ENDS, complete=True)
+def end_of_other_request_id(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """An End of a request id that was not pending, unknown or already ended, while others were pending."""
-    for call, others in _ends_without_receive(history):
-        if others:
-            yield violation_of_either(call, f"no request {call['request_id']} to end", (*others, call))
+    ends, others = _ends_without_receive(calls)
+    of_other = ends & (others[0] != NONE)
+    yield ViolatingCalls(of_other, "no request {request_id} to end", of_either=True, evidence=tuple(others))
 
 
-@association_rule("R32", precondition=_END_CAPTURED, suspects=unpaired_receives)
-def end_method_mismatch(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R32", *REMOTE_READ_ENDS, precondition=_END_CAPTURED)
+def end_method_mismatch(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """R_EndReceive of a transactional read, or R_EndTransactionalReceive of another."""
-    for receives in history.pending_receives.values():
-        for pending in receives:
-            start, end = pending.receive_call, pending.end_call
-            if end is None or end.method not in _ENDS or not end.request_decoded or not start.request_decoded:
-                continue
-            if end.method != (
-                (REMOTE_READ_NAME, 9) if start.method == (REMOTE_READ_NAME, 7) else (REMOTE_READ_NAME, 15)
-            ):
-                yield Violation(end, f"opnum {end.method[1]} ends a read of opnum {start.method[1]}", (start, end))
+    receive, opnum = ended_receive(calls), calls.numbers("opnum")
+    decoded = take_or(calls.request_decoded, receive, default=False)
+    started_by = take_or(opnum, receive, NONE)
+    crossed = (opnum == REMOTE_READ_ENDS[0][1]) != (started_by == REMOTE_READ_READS[0][1])
+    actual = "opnum {opnum} ends a read of opnum {}"
+    yield ViolatingCalls(decoded & crossed, actual, (started_by,), evidence=(receive,))
 
 
-@association_rule("R33", precondition=_END_CAPTURED, suspects=unpaired_receives)
-def end_of_peek(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R33", *REMOTE_READ_ENDS, precondition=_END_CAPTURED)
+def end_of_peek(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """An End follows a peek."""
-    last: dict[tuple[str, int], CapturedCall] = {}
-    for call in history.calls_of(*REMOTE_READ_READS, *_ENDS):
-        key = (call["context_handle"], call["request_id"])
-        if call.method in READ_METHODS:
-            last[key] = call
-        elif call.request_decoded and key in last and last[key].is_peek and last[key].succeeded:
-            source = PROTOCOL_RULES["R33"].source_for(last[key].method)
-            yield Violation(call, "an End of a peek", (last[key], call), source=source)
+    read = last_before(calls, exchanges(calls), calls.of(*REMOTE_READ_READS))
+    for method in REMOTE_READ_READS:
+        of_peek = take_or(calls.of(method) & calls.is_peek & calls.succeeded, read, default=False)
+        source = PROTOCOL_RULES["R33"].source_for(method)
+        yield ViolatingCalls(of_peek, "an End of a peek", source=source, evidence=(read,))
 
 
-def _receives_never_ended(history: AssociationHistory, opnum: int) -> Iterator[Violation]:
-    """Yield receives that returned a message and were neither ended nor cancelled before their context closed."""
-    tried = {(call["context_handle"], call["request_id"]) for call in history.calls_of(*_ENDS, (REMOTE_READ_NAME, 8))}
-    for key, receives in history.pending_receives.items():
-        start, ending = receives[-1].receive_call, receives[-1].end_call
-        if start.method != (REMOTE_READ_NAME, opnum) or not start.succeeded or ending is not None or key in tried:
-            continue
-        lifetime = history.context_lifetime(start)
-        close = lifetime.close_call if lifetime is not None else None
-        if close is not None and start.responded_at is not None and close.started_at > start.responded_at:
-            yield Violation(start, "no End before the queue was closed", (start, close))
-        elif close is None and history.closed_by_fin:
-            yield Violation(start, "no End before the connection was closed")
+def _receives_never_ended(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
+    """Yield receives that returned a message and were neither ended nor cancelled before their context closed.
+
+    Of several with one request id that is the last one.
+    """
+    receives = calls.of(*REMOTE_READ_READS) & calls.is_receive
+    followed = last_before(calls, exchanges(calls), receives)[receives]
+    never_ended = receives & ~has_end(calls) & ~calls.at(followed[followed != NONE])
+    close = calls.context.closes
+    closed = take_or(calls.started_at, close, BEFORE_ALL) > calls.responded_at
+    yield ViolatingCalls(never_ended & closed, "no End before the queue was closed", evidence=(close,))
+    open_at_end = never_ended & (close == NONE) & calls.closed_by_fin
+    yield ViolatingCalls(open_at_end, "no End before the connection was closed")
 
 
-@association_rule("R30", precondition=_CONTEXT_CLOSED, complete=True, suspects=unpaired_receives)
-def receive_never_ended(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R30", REMOTE_READ_READS[0], needs="ok", complete=True, precondition=_CONTEXT_CLOSED)
+def receive_never_ended(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A message that R_StartReceive returned is neither ended nor cancelled."""
-    yield from _receives_never_ended(history, 7)
+    yield from _receives_never_ended(calls)
 
 
-@association_rule("R31", precondition=_CONTEXT_CLOSED, complete=True, suspects=unpaired_receives)
-def transactional_receive_never_ended(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R31", REMOTE_READ_READS[1], needs="ok", complete=True, precondition=_CONTEXT_CLOSED)
+def transactional_receive_never_ended(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A message that R_StartTransactionalReceive returned is neither ended nor cancelled."""
-    yield from _receives_never_ended(history, 13)
+    yield from _receives_never_ended(calls)
 
 
-@association_rule("R72", precondition=_END_CAPTURED, suspects=unpaired_receives)
-def end_accepted_after_cleanup(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R72", *REMOTE_READ_ENDS, needs="ok", precondition=_END_CAPTURED)
+def end_accepted_after_cleanup(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """An End well after the clean-up timer was answered MQ_OK; another setting of the server explains it (D3)."""
-    for receives in history.pending_receives.values():
-        for pending in receives:
-            start, end = pending.receive_call, pending.end_call
-            if end is None or end.method not in _ENDS or not end.succeeded or start.responded_at is None:
-                continue
-            after = end.started_at - start.responded_at
-            if after > CLEANUP_TIMEOUT_US + TIMER_SLACK_US:
-                yield Violation(end, f"MQ_OK {after / 1e6:.0f} s after the message came", (start, end), "info")
+    receive = ended_receive(calls)
+    after = calls.started_at - take_or(calls.responded_at, receive, AFTER_ALL)
+    late = after > CLEANUP_TIMEOUT_US + TIMER_SLACK_US
+    yield ViolatingCalls(
+        late, "MQ_OK {:.0f} s after the message came", (after / 1e6,), severity="info", evidence=(receive,)
+    )
 
 
 def _calls_waiting_too_long(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
