@@ -156,6 +156,12 @@ class Groups:
         """Return the largest value of each row and all before it in its group."""
         return largest_so_far(self.number, values)
 
+    def row_of_largest_so_far(self, values: Numbers) -> Ints:
+        """Return which of each row and all before it in its group has the largest value; of several the first."""
+        is_larger = self.is_first | (values > self.before(self.largest_so_far(values), 0))
+        places: Ints = np.where(is_larger, np.arange(len(values)), 0)
+        return self.rows[np.maximum.accumulate(places)]
+
     def smallest(self, values: Numbers) -> Numbers:
         """Return the smallest value of each row's group."""
         return np.minimum.reduceat(values, self._starts)[self.number] if len(values) else values

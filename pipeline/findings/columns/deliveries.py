@@ -1,122 +1,75 @@
-"""Messages that an association read more than once, or rejected, as columns. No Spark."""
+"""Messages that reads of an association returned, as columns: which these are, and how long a reader holds them.
+
+A message is known by its number in its queue. No Spark.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import QM2QM_END, REMOTE_READ_ENDS, AssociationCalls, Suspects
+from pipeline.findings.columns.association_calls import AssociationCalls
 from pipeline.findings.columns.call_columns import Mask, Method, Numbers
-from pipeline.findings.columns.call_history import QM2QM_READS
-from pipeline.findings.columns.receives import (
-    earliest_possible_ack_at,
-    handle_groups,
-    message_keys,
-    with_whole_exchanges,
+from pipeline.findings.columns.call_history import (
+    CLEANUP_TIMEOUT_US,
+    QM2QM_READS,
+    REMOTE_READ_READS,
+    TIMER_SLACK_US,
 )
-from udfs.codes import RR_NACK
-from udfs.columns.absent import AFTER_ALL
-from udfs.columns.codes import row_codes
-from udfs.columns.groups import Groups
-from udfs.columns.time_index import TimeIndex
-from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
-
-_MOVE, _CLASS, _TRANSACTIONAL_READ = (REMOTE_READ_NAME, 10), (REMOTE_READ_NAME, 14), (REMOTE_READ_NAME, 13)
-_PURGE = (QM2QM_NAME, 6)
+from pipeline.findings.columns.exchanges import ended_by
+from udfs.codes import RR_ACK
+from udfs.columns.absent import AFTER_ALL, NONE
+from udfs.columns.codes import either_code, row_codes
+from udfs.columns.groups import take_or
 
 
-def _messages(calls: AssociationCalls) -> Groups:
-    rows, keys = message_keys(calls)
-    return Groups(rows, keys, calls.started_at[rows])
+def opened_queues(calls: AssociationCalls) -> Numbers:
+    """Return a number for the queue that each call opens: by its name, or by the context without one."""
+    names = calls.dictionary_codes("queue")
+    return either_code(names != NONE, names, calls.dictionary_codes("context_handle"))
 
 
-def _rows(calls: AssociationCalls, rows: Numbers) -> Mask:
-    found = calls.nothing()
-    found[rows] = True
+def returned_messages(calls: AssociationCalls) -> Numbers:
+    """Return a number for the message that each read returned; ``NONE`` without one, or if its queue is not known.
+
+    Queues of qm2qm are known by their number.
+    """
+    return calls.share("returned messages", lambda: _returned_messages(calls))
+
+
+def _returned_messages(calls: AssociationCalls) -> Numbers:
+    of_qm2qm = calls.of(*QM2QM_READS)
+    queue_numbers = np.where(calls.has("queue_handle"), calls.numbers("queue_handle"), NONE)
+    queues = either_code(of_qm2qm, queue_numbers, calls.at_open(opened_queues(calls), NONE))
+    returned = (of_qm2qm | calls.of(*REMOTE_READ_READS)) & (calls.lookup_id_number != 0) & (queues != NONE)
+    found = np.full(calls.count, NONE)
+    found[returned] = row_codes([each[returned] for each in (calls.association, queues, calls.lookup_id_number)])
     return found
 
 
-def repeated_deliveries(calls: AssociationCalls) -> Suspects:
-    """Return the reads, with their Ends, of messages received twice, or read after they were acknowledged."""
-    return calls.share("repeated deliveries", lambda: _repeated_deliveries(calls))
+def messages_returned_again(calls: AssociationCalls) -> Numbers:
+    """Return the same of judged reads, of those messages that several of them returned."""
+    messages = np.where(calls.judged, returned_messages(calls), NONE)
+    counts = np.bincount(messages + 1)
+    return np.where(counts[messages + 1] > 1, messages, NONE)
 
 
-def _repeated_deliveries(calls: AssociationCalls) -> Suspects:
-    groups = _messages(calls)
-    rows = groups.rows
-    gone_at = groups.smallest(np.where(calls.has("transaction_id"), AFTER_ALL, earliest_possible_ack_at(calls))[rows])
-    started = calls.started_at[rows]
-    again = (groups.counts(calls.is_receive[rows]) > 1) | groups.any(started > gone_at)
-    again |= groups.any(calls.responded_at[rows] < started)  # by clocks that differ
-    return Suspects(with_whole_exchanges(calls, _rows(calls, rows[again])))
+def message_numbers(calls: AssociationCalls, method: Method) -> Numbers:
+    """Return the number of a message that calls of a method ask for, and of others that which they return; or 0."""
+    returned = calls.lookup_id_number.astype(np.uint64)
+    return np.where(calls.of(method), calls.requested_lookup_id, returned)
 
 
-def purged_messages(calls: AssociationCalls) -> Suspects:
-    """Return the reads of messages that were read more than once from a queue that was purged."""
-    purges = calls.of(_PURGE) & calls.succeeded
-    if not purges.any():
-        return Suspects(purges)
-    queues = calls.keys("queue_handle")
-    groups = _messages(calls)
-    rows = groups.rows
-    ours = (calls.of(*QM2QM_READS) & np.isin(queues, queues[purges]))[rows]
-    again = groups.counts(ours) > 1
-    return Suspects(_rows(calls, rows[ours & again]))
+def acknowledged(calls: AssociationCalls) -> Mask:
+    """Tell which receives took their message: their End was accepted as an acknowledgement, outside a transaction."""
+    accepted = calls.succeeded & calls.equals("ack", RR_ACK)
+    return calls.is_receive & ~calls.has("transaction_id") & take_or(accepted, ended_by(calls), default=False)
 
 
-def rejections(calls: AssociationCalls) -> Suspects:
-    """Return Ends that reject a message; beside them what they end."""
-    rejected = _rejecting(calls, QM2QM_END, *REMOTE_READ_ENDS)
-    return Suspects(rejected, with_whole_exchanges(calls, rejected) if rejected.any() else None)
-
-
-def _rejecting(calls: AssociationCalls, *ends: Method) -> Mask:
-    return calls.of(*ends) & calls.succeeded & calls.equals("ack", RR_NACK)
-
-
-def reads_after_rejection(calls: AssociationCalls) -> Suspects:
-    """Return the next receive of the first message of a queue, after each End that rejects one; beside them those."""
-    rejected = _rejecting(calls, QM2QM_END)
-    if not rejected.any():
-        return Suspects(rejected)
-    firsts = calls.of(*QM2QM_READS) & calls.succeeded & calls.equals("action", 0) & (calls.lookup_id_number != 0)
-    handles, unpaired = handle_groups(calls)
-    rows = handles.rows
-    rejected_at = handles.largest(np.where(rejected[rows], calls.responded_at[rows], -1))
-    candidates = np.nonzero(firsts)[0]
-    queues = calls.keys("queue_handle")
-    reads = calls.of(*QM2QM_READS)[rows] & (rejected_at >= 0) & ~unpaired
-    index = TimeIndex(queues[candidates], calls.started_at[candidates])
-    following = index.first_after(queues[rows[reads]], rejected_at[reads])
-    moments = row_codes([queues, calls.started_at])
-    found = firsts & np.isin(moments, moments[candidates[following[following >= 0]]])
-    of_unpaired = np.unique(calls.association[rows[unpaired & (rejected_at >= 0)]])
-    found |= firsts & np.isin(calls.association, of_unpaired)
-    return Suspects(found, with_whole_exchanges(calls, rejected))
-
-
-def moves(calls: AssociationCalls) -> Suspects:
-    """Return moves; beside them the reads, with their Ends, of the messages that they name."""
-    return _calls_that_name_messages(calls, _MOVE)
-
-
-def class_settings(calls: AssociationCalls) -> Suspects:
-    """Return calls that set a class; beside them the transactional reads of the messages that they name.
-
-    And of each association the reads that may have returned any message.
-    """
-    found = _calls_that_name_messages(calls, _CLASS)
-    if found.related is None:
-        return found
-    reads = calls.of(_TRANSACTIONAL_READ) & np.isin(calls.association, np.unique(calls.association[found.calls]))
-    unread = reads & ~calls.response_decoded & ~calls.failed
-    return Suspects(found.calls, found.related | unread)
-
-
-def _calls_that_name_messages(calls: AssociationCalls, method: Method) -> Suspects:
-    named = calls.of(method)
-    if not named.any():
-        return Suspects(named)
-    numbers = np.where(named, calls.requested_lookup_id, calls.lookup_id_number.astype(np.uint64))
-    messages = row_codes([calls.association, numbers])
-    reads = calls.has("action") & (calls.lookup_id_number != 0) & np.isin(messages, messages[named])
-    return Suspects(named, with_whole_exchanges(calls, reads))
+def held_until(calls: AssociationCalls) -> Numbers:
+    """Return the time until which each receive that was answered certainly holds its message."""
+    ended_at = take_or(calls.started_at, ended_by(calls), AFTER_ALL)
+    closed_at = take_or(calls.started_at, calls.context.closes, AFTER_ALL)
+    given_up_at = calls.responded_at + CLEANUP_TIMEOUT_US - TIMER_SLACK_US
+    given_up_at = np.where(calls.of(*REMOTE_READ_READS), given_up_at, AFTER_ALL)
+    result: Numbers = np.minimum.reduce([ended_at, closed_at, given_up_at])
+    return result

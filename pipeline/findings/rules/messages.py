@@ -7,288 +7,229 @@ evaluated here (``duplicate_delivery``).
 
 from __future__ import annotations
 
-import itertools
-from bisect import bisect_left, bisect_right
-from collections import defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
-from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
-from pipeline.findings.columns.call_history import (
-    CLEANUP_TIMEOUT_US,
-    QM2QM_READS,
-    REMOTE_READ_READS,
-    TIMER_SLACK_US,
-    AssociationHistory,
-    CapturedCall,
-)
+import numpy as np
+
+from pipeline.findings.columns.association_calls import QM2QM_END, REMOTE_READ_ENDS, AssociationCalls
+from pipeline.findings.columns.call_columns import Mask
+from pipeline.findings.columns.call_history import QM2QM_READS, REMOTE_READ_READS, CapturedCall
 from pipeline.findings.columns.deliveries import (
-    class_settings,
-    moves,
-    purged_messages,
-    reads_after_rejection,
-    rejections,
-    repeated_deliveries,
+    acknowledged,
+    held_until,
+    message_numbers,
+    messages_returned_again,
+    opened_queues,
+    returned_messages,
 )
+from pipeline.findings.columns.exchanges import ended_by, ended_receive
 from pipeline.findings.rules.qm2qm import client_section
-from pipeline.findings.rules.registry import Violation, association_rule
-from udfs.codes import MQMSG_CLASS_NACK_RECEIVE_REJECTED, RR_ACK, RR_NACK
-from udfs.columns.absent import AFTER_ALL
+from pipeline.findings.rules.registry import ViolatingCalls, association_call_rule
+from udfs.codes import MQMSG_CLASS_NACK_RECEIVE_REJECTED, RR_NACK
+from udfs.columns.absent import AFTER_ALL, NONE
+from udfs.columns.codes import row_codes
+from udfs.columns.groups import Groups, first_of, last_of, take_or
+from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
-_READS: Final = {QM2QM_NAME: QM2QM_READS, REMOTE_READ_NAME: REMOTE_READ_READS}
+_PURGE: Final = (QM2QM_NAME, 6)
+_MOVE, _OPEN_FOR_MOVE = (REMOTE_READ_NAME, 10), (REMOTE_READ_NAME, 11)
+_TRANSACTIONAL_READ, _SET_CLASS, _TRANSACTIONAL_END = ((REMOTE_READ_NAME, opnum) for opnum in (13, 14, 15))
+_SECTION_COLUMNS: Final = ("interface_name", "opnum", "action", "cursor_handle")
 _RECEIVE_FIRST: Final = 0  # MQ_ACTION_RECEIVE
 _NUMBERS_RETURNED: Final = "the reads return the message's number"
 
 
-@dataclass(slots=True)
-class _Delivery:
-    """A read that returned a message, and the End that completed it; None without one."""
-
-    read: CapturedCall
-    end: CapturedCall | None = None
-
-    @property
-    def acked(self) -> bool:
-        return self.end is not None and self.end.succeeded and self.end["ack"] == RR_ACK
-
-    @property
-    def nacked(self) -> bool:
-        return self.end is not None and self.end.succeeded and self.end["ack"] == RR_NACK
-
-    @property
-    def transactional(self) -> bool:
-        return self.read["transaction_id"] is not None
+def _may_have_moved(calls: AssociationCalls) -> Mask:
+    """Tell which calls returned a message that the association moved: it may be in another queue, and come back."""
+    moves = calls.of(_MOVE) & calls.succeeded
+    if not moves.any():
+        return moves
+    messages = row_codes([calls.association, message_numbers(calls, _MOVE)])
+    return np.isin(messages, messages[moves])
 
 
-def _deliveries_by_message(history: AssociationHistory, protocol: str) -> dict[tuple[object, int], list[_Delivery]]:
-    """Return the deliveries of each message in order of time, by (queue, number); computed once per association."""
-    return history.share(protocol, lambda: _group_deliveries(history, protocol))
+def _returned_after_acknowledgement(calls: AssociationCalls) -> ViolatingCalls:
+    """Return reads that returned a message which was acknowledged before they were made."""
+    messages = np.where(_may_have_moved(calls), NONE, messages_returned_again(calls))
+    takers = calls.in_order((messages != NONE) & acknowledged(calls), calls.started_at)
+    ends = ended_by(calls)
+    gone_at = np.maximum(calls.responded_at[ends[takers]], calls.started_at[takers])
+    first = TimeIndex(messages[takers], gone_at, takers).first_within(
+        messages, np.zeros_like(messages), calls.started_at - 1
+    )
+    evidence = first, take_or(ends, first, NONE)
+    return ViolatingCalls(first != NONE, "message {} was acknowledged", (calls.lookup_id_number,), evidence=evidence)
 
 
-def _group_deliveries(history: AssociationHistory, protocol: str) -> dict[tuple[object, int], list[_Delivery]]:
-    found: defaultdict[tuple[object, int], list[_Delivery]] = defaultdict(list)
-    ends = {lifetime.open_call["call_key"]: lifetime.close_call for lifetime in history.held_messages}
-    for entries in history.pending_receives.values():
-        ends |= {entry.receive_call["call_key"]: entry.end_call for entry in entries}
-    for read in history.calls_of(*_READS[protocol]):
-        queue, message = history.queue_of(read), read.lookup_id_number
-        if message is not None and queue is not None:
-            found[queue, message].append(_Delivery(read, ends.get(read["call_key"])))
-    return found
+def _returned_while_held(calls: AssociationCalls, *, in_transaction: bool) -> ViolatingCalls:
+    """Return receives that returned a message which another receive certainly holds."""
+    messages, answered_at = messages_returned_again(calls), calls.responded_at
+    receives = (messages != NONE) & calls.is_receive & calls.answered
+    holders = receives & (calls.has("transaction_id") == in_transaction)
+    rows = calls.in_order(holders, answered_at, calls.started_at)
+    groups, until = Groups(rows, messages[rows]), held_until(calls)
+    longest = groups.row_of_largest_so_far(until[groups.rows])
+    index = TimeIndex(groups.keys, answered_at[groups.rows], longest)
+    holder = index.latest(messages, calls.started_at, inclusive=False)
+    held = receives & (answered_at < take_or(until, holder, NONE))
+    return ViolatingCalls(held, "message {} is held", (calls.lookup_id_number,), evidence=(holder,))
 
 
-def _moved_messages(history: AssociationHistory) -> set[int]:
-    """Return the numbers of messages that the association moved: they may be in another queue, and come back."""
-    return {call.requested_lookup_id for call in history.calls_of((REMOTE_READ_NAME, 10)) if call.succeeded}
-
-
-def _returned_after_acknowledgement(history: AssociationHistory, protocol: str) -> Iterator[Violation]:
-    """Yield reads that returned a message which was acknowledged before they were made."""
-    moved = _moved_messages(history)
-    for (_, number), deliveries in _deliveries_by_message(history, protocol).items():
-        first: tuple[CapturedCall, CapturedCall, int] | None = None  # the first acknowledged: read, End, answered at
-        for delivery in deliveries if number not in moved else ():
-            read, end = delivery.read, delivery.end
-            if first is not None and read.started_at > first[2]:
-                yield Violation(read, f"message {number} was acknowledged", (*first[:2], read))
-            acked = delivery.acked and read.is_receive and not delivery.transactional
-            if acked and end is not None and end.responded_at is not None:
-                first = min(first or (read, end, end.responded_at), (read, end, end.responded_at), key=itemgetter(2))
-
-
-def _held_until(history: AssociationHistory, protocol: str, delivery: _Delivery) -> int:
-    """Return the time until which a receive that was answered certainly holds its message."""
-    context = history.context_lifetime(delivery.read) if protocol == REMOTE_READ_NAME else None
-    closed = context.close_call if context is not None else None
-    gone = [call.started_at for call in (delivery.end, closed) if call is not None]
-    if protocol == REMOTE_READ_NAME:
-        gone.append((delivery.read.responded_at or 0) + CLEANUP_TIMEOUT_US - TIMER_SLACK_US)
-    return min(gone, default=AFTER_ALL)
-
-
-def _returned_while_held(history: AssociationHistory, protocol: str, *, transactional: bool) -> Iterator[Violation]:
-    """Yield receives that returned a message which another receive certainly holds."""
-    for (_, number), deliveries in _deliveries_by_message(history, protocol).items():
-        answered = [each for each in deliveries if each.read.is_receive and each.read.responded_at is not None]
-        by_answer = deque(
-            sorted(
-                (each for each in answered if each.transactional == transactional),
-                key=lambda each: each.read.responded_at or 0,
-            )
-        )
-        holder: tuple[int, CapturedCall] | None = None  # the one that holds it longest, of those answered by then
-        for second in (each.read for each in answered):
-            while by_answer and (by_answer[0].read.responded_at or 0) < second.started_at:
-                delivery = by_answer.popleft()
-                held = _held_until(history, protocol, delivery), delivery.read
-                holder = max(holder or held, held, key=itemgetter(0))
-            if holder is not None and (second.responded_at or 0) < holder[0]:
-                yield Violation(second, f"message {number} is held", (holder[1], second))
-
-
-@association_rule("Q22", precondition=_NUMBERS_RETURNED, complete=True, suspects=repeated_deliveries)
-def qm2qm_message_returned_after_acknowledgement(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q22", *QM2QM_READS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
+def qm2qm_message_returned_after_acknowledgement(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read returned a message that was acknowledged."""
-    yield from _returned_after_acknowledgement(history, QM2QM_NAME)
+    yield _returned_after_acknowledgement(calls)
 
 
-@association_rule("Q24", precondition=_NUMBERS_RETURNED, complete=True, suspects=repeated_deliveries)
-def qm2qm_message_returned_while_held(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q24", *QM2QM_READS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
+def qm2qm_message_returned_while_held(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A receive returned a message that another receive holds."""
-    yield from _returned_while_held(history, QM2QM_NAME, transactional=False)
+    yield _returned_while_held(calls, in_transaction=False)
 
 
-@association_rule("R53", precondition=_NUMBERS_RETURNED, complete=True, suspects=repeated_deliveries)
-def remote_read_message_returned_again(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R53", *REMOTE_READ_READS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
+def remote_read_message_returned_again(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read returned a message that was acknowledged, or that another receive holds."""
-    yield from _returned_after_acknowledgement(history, REMOTE_READ_NAME)
-    yield from _returned_while_held(history, REMOTE_READ_NAME, transactional=False)
+    yield _returned_while_held(calls, in_transaction=False)
+    yield _returned_after_acknowledgement(calls)
 
 
-@association_rule("R54", precondition=_NUMBERS_RETURNED, complete=True, suspects=repeated_deliveries)
-def message_returned_while_held_in_transaction(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R54", *REMOTE_READ_READS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
+def message_returned_while_held_in_transaction(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A receive returned a message that another receive holds in a transaction."""
-    yield from _returned_while_held(history, REMOTE_READ_NAME, transactional=True)
+    yield _returned_while_held(calls, in_transaction=True)
 
 
-@association_rule("Q23", precondition=_NUMBERS_RETURNED, complete=True, suspects=reads_after_rejection)
-def rejected_message_skipped(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q23", *QM2QM_READS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
+def rejected_message_skipped(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The next receive skips a message that was rejected with RR_NACK, and returns one behind it."""
-    read_of: defaultdict[object, list[CapturedCall]] = defaultdict(list)
-    for call in history.calls_of(*_READS[QM2QM_NAME]):
-        if call.succeeded and call["action"] == _RECEIVE_FIRST and call.lookup_id_number is not None:
-            read_of[history.queue_of(call)].append(call)
-    for (queue, message), deliveries in _deliveries_by_message(history, QM2QM_NAME).items():
-        for delivery in deliveries:
-            end = delivery.end
-            if not delivery.nacked or end is None or end.responded_at is None:
-                continue
-            place = bisect_right(read_of[queue], end.responded_at, key=lambda call: call.started_at)
-            following = read_of[queue][place] if place < len(read_of[queue]) else None
-            number = following.lookup_id_number if following is not None else None
-            if following is not None and number is not None and number > message:
-                actual = f"message {number}, {message} was given back"
-                yield Violation(following, actual, (delivery.read, end, following))
-
-
-@association_rule("R52", precondition=_NUMBERS_RETURNED, complete=True, suspects=repeated_deliveries)
-def second_acknowledgement_accepted(history: AssociationHistory) -> Iterator[Violation]:
-    """The acknowledgement of a message that was acknowledged before was answered MQ_OK."""
-    moved = _moved_messages(history)
-    for (_, number), deliveries in _deliveries_by_message(history, REMOTE_READ_NAME).items():
-        acked = [delivery for delivery in deliveries if delivery.acked and not delivery.transactional]
-        for before, delivery in itertools.pairwise(acked if number not in moved else ()):
-            first, second = before.end, delivery.end
-            if first is None or second is None or first.responded_at is None or second.started_at <= first.responded_at:
-                continue
-            yield Violation(second, f"message {number} was acknowledged", (before.read, first, second))
-
-
-@association_rule("Q49", precondition=_NUMBERS_RETURNED, complete=True, suspects=purged_messages)
-def message_returned_after_purge(history: AssociationHistory) -> Iterator[Violation]:
-    """A read returned a message that was in the queue before a purge."""
-    purges_of: defaultdict[object, list[CapturedCall]] = defaultdict(list)
-    for purge in sorted(history.calls_of((QM2QM_NAME, 6)), key=lambda call: call.responded_at or 0):
-        if purge.succeeded and purge.responded_at is not None:
-            purges_of[purge["queue_handle"]].append(purge)
-    for (queue, message), deliveries in _deliveries_by_message(history, QM2QM_NAME).items() if purges_of else ():
-        first: CapturedCall | None = None  # peek that was answered
-        last: CapturedCall | None = None  # purge that was looked at
-        for read in (delivery.read for delivery in deliveries):
-            place = bisect_left(purges_of[queue], read.started_at, key=lambda call: call.responded_at or 0)
-            before = purges_of[queue][place - 1] if place else None
-            if before is not None and before is not last and first is not None:
-                if (first.responded_at or 0) < before.started_at:
-                    yield Violation(read, f"message {message} was purged", (first, before, read))
-                last = before
-            if read.is_peek and (first is None or (read.responded_at or 0) < (first.responded_at or 0)):
-                first = read
-
-
-@association_rule("R60", precondition=_NUMBERS_RETURNED, complete=True, suspects=moves)
-def move_of_absent_message_accepted(history: AssociationHistory) -> Iterator[Violation]:
-    """The move of a message that was moved away or acknowledged before was answered MQ_OK."""
-    gone: dict[tuple[object, int], CapturedCall] = {}
-    for name, deliveries in _deliveries_by_message(history, REMOTE_READ_NAME).items():
-        for delivery in deliveries:
-            if delivery.acked and not delivery.transactional and delivery.end is not None:
-                gone[name] = delivery.end
-    targets = {call["move_context"]: call["queue"] for call in history.calls_of((REMOTE_READ_NAME, 11))}
-    for call in history.calls_of((REMOTE_READ_NAME, 10)):
-        name = (history.queue_of(call), call.requested_lookup_id)
-        before = gone.get(name)
-        if not call.succeeded:
-            continue
-        if before is not None and before.responded_at is not None and before.responded_at < call.started_at:
-            yield Violation(call, f"message {call.requested_lookup_id} was gone", (before, call))
-        gone.pop((targets.get(call["move_context"]), call.requested_lookup_id), None)
-        if call["transaction_id"] is None:
-            gone[name] = call
-
-
-def _rejections_of_readable_messages(history: AssociationHistory, protocol: str) -> Iterator[Violation]:
-    """Yield Ends that reject a message whose packet was decoded without an error."""
-    for deliveries in _deliveries_by_message(history, protocol).values():
-        for delivery in deliveries:
-            end, read = delivery.end, delivery.read
-            readable = read["body_bytes"] is not None and not read["message_errors"]
-            if delivery.nacked and end is not None and readable:
-                yield Violation(end, "RR_NACK", (read, end), source=client_section(read))
-
-
-association_rule("Q68", precondition=_NUMBERS_RETURNED, complete=True, suspects=rejections)(
-    partial(_rejections_of_readable_messages, protocol=QM2QM_NAME)
-)
-association_rule("R55", precondition=_NUMBERS_RETURNED, complete=True, suspects=rejections)(
-    partial(_rejections_of_readable_messages, protocol=REMOTE_READ_NAME)
-)
-
-
-@dataclass(slots=True)
-class _TransactionalReads:
-    """The transactional receives of a message: when one first returned it, and an End of one was first made."""
-
-    first: CapturedCall
-    returned_at: int = AFTER_ALL
-    ended_at: int = AFTER_ALL
-
-
-@association_rule("R69", precondition=_NUMBERS_RETURNED, complete=True, suspects=class_settings)
-def acknowledgement_class_set_early(history: AssociationHistory) -> Iterator[Violation]:
-    """R_SetUserAcknowledgementClass comes before the message's receive, or before its End."""
-    first_end: dict[tuple[str, int], int] = {}  # when the first End of a request id was made, by context
-    for end in history.calls_of((REMOTE_READ_NAME, 15)):
-        first_end.setdefault((end["context_handle"], end["request_id"]), end.started_at)
-    known: dict[tuple[str, int], _TransactionalReads] = {}
-    for read in history.calls_of((REMOTE_READ_NAME, 13)):
-        if read.lookup_id_number is not None:
-            name = read["context_handle"], read.lookup_id_number
-            ended_at = first_end.get((name[0], read["request_id"]), AFTER_ALL)
-            found = known.setdefault(name, _TransactionalReads(read))
-            found.returned_at = min(found.returned_at, read.responded_at or read.started_at)
-            found.ended_at = min(found.ended_at, ended_at)
-    for call in history.calls_of((REMOTE_READ_NAME, 14)):
-        number = call.requested_lookup_id
-        reads = known.get((call["context_handle"], number))
-        if not call.request_decoded:
-            continue
-        if reads is None or reads.returned_at > call.started_at:
-            yield Violation(call, f"no R_StartTransactionalReceive of message {number}")
-        elif reads.ended_at >= call.started_at:
-            yield Violation(call, f"no R_EndTransactionalReceive of message {number}", (reads.first, call))
-
-
-@association_rule("R70", precondition=_NUMBERS_RETURNED, complete=True, suspects=class_settings)
-def acknowledgement_class_of_unknown_message_accepted(history: AssociationHistory) -> Iterator[Violation]:
-    """R_SetUserAcknowledgementClass of a message that no transactional receive returned was answered MQ_OK."""
-    reads = history.calls_of((REMOTE_READ_NAME, 13))
-    if any(not read.response_decoded and not read.failed for read in reads):
+    numbers, ends = calls.lookup_id_number, ended_by(calls)
+    rejected = (returned_messages(calls) != NONE) & take_or(_rejects(calls), ends, default=False)
+    rejected = calls.in_order(rejected & calls.judged, numbers, calls.started_at)
+    if not rejected.size:  # keys of all calls take long
         return
-    known = {read.lookup_id_number for read in reads if read["transaction_id"] is not None}
-    for call in history.calls_of((REMOTE_READ_NAME, 14)):
-        allowed = call["acknowledgement_class"] in (0, MQMSG_CLASS_NACK_RECEIVE_REJECTED)
-        if call.succeeded and allowed and call.requested_lookup_id not in known:
-            yield Violation(call, f"message {call.requested_lookup_id} is in no transaction")
+    queues = calls.keys("queue_handle")
+    receives = calls.in_order(calls.judged & calls.equals("action", _RECEIVE_FIRST) & (numbers != 0), calls.started_at)
+    index = TimeIndex(queues[receives], calls.started_at[receives], receives)
+    following = index.first_after(queues[rejected], calls.responded_at[ends[rejected]])
+    skips = take_or(numbers, following, 0) > numbers[rejected]
+    skipped = first_of(following[skips], rejected[skips], calls.count)
+    actual = "message {}, {} was given back"
+    given = numbers, take_or(numbers, skipped, 0)
+    yield ViolatingCalls(skipped != NONE, actual, given, evidence=(skipped, take_or(ends, skipped, NONE)))
+
+
+def _rejects(calls: AssociationCalls) -> Mask:
+    """Tell which Ends gave their message back."""
+    return calls.succeeded & calls.equals("ack", RR_NACK)
+
+
+@association_call_rule("R52", *REMOTE_READ_ENDS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
+def second_acknowledgement_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
+    """The acknowledgement of a message that was acknowledged before was answered MQ_OK."""
+    messages = np.where(_may_have_moved(calls), NONE, returned_messages(calls))
+    rows = calls.in_order((messages != NONE) & acknowledged(calls), messages, calls.started_at)
+    groups, ends, first = Groups(rows, messages[rows]), ended_by(calls), np.full(calls.count, NONE)
+    first[ends[groups.rows]] = groups.before(groups.rows, NONE)
+    first_end = take_or(ends, first, NONE)
+    again = calls.started_at > take_or(calls.responded_at, first_end, AFTER_ALL)
+    numbers = take_or(calls.lookup_id_number, first, 0)
+    yield ViolatingCalls(again, "message {} was acknowledged", (numbers,), evidence=(first, first_end))
+
+
+@association_call_rule("Q49", *QM2QM_READS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
+def message_returned_after_purge(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
+    """A read returned a message that was in the queue before a purge."""
+    purges = calls.in_order(calls.of(_PURGE) & calls.succeeded & calls.answered, calls.started_at)
+    if not purges.size:  # keys of all calls take long
+        return
+    queues, messages = calls.keys("queue_handle"), messages_returned_again(calls)
+    rows = calls.in_order(messages != NONE, calls.started_at)
+    reads = Groups(rows, messages[rows])
+    index = TimeIndex(queues[purges], calls.responded_at[purges], purges)
+    purge = index.latest(queues[reads.rows], calls.started_at[reads.rows], inclusive=False)
+    peeks = reads.rows[calls.is_peek[reads.rows]]
+    purged_at = take_or(calls.started_at, purge, 0)
+    index = TimeIndex(messages[peeks], calls.responded_at[peeks], peeks)
+    peek = index.first_within(reads.keys, np.zeros_like(purged_at), purged_at - 1)
+    is_first = purge != reads.before(purge, NONE)
+    evidence = np.full((2, calls.count), NONE)
+    evidence[:, reads.rows] = np.where(is_first, [peek, purge], NONE)
+    purged = (evidence != NONE).all(0)
+    yield ViolatingCalls(purged, "message {} was purged", (calls.lookup_id_number,), evidence=tuple(evidence))
+
+
+@association_call_rule("R60", _MOVE, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
+def move_of_absent_message_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
+    """The move of a message that was moved away or acknowledged before was answered MQ_OK."""
+    moves = calls.in_order(calls.judged, calls.started_at)
+    takers = calls.in_order((returned_messages(calls) != NONE) & acknowledged(calls), calls.started_at)
+    names, queues, contexts = opened_queues(calls), calls.keys("move_context"), calls.context.opens
+    opens = calls.in_order(calls.of(_OPEN_FOR_MOVE), calls.started_at)
+    targets = last_of(queues[opens], opens, calls.count)[queues[moves]]
+    opened = np.concatenate([contexts[takers], targets, contexts[moves]])
+    rows = np.concatenate([takers, moves, moves])
+    messages = row_codes([calls.association[rows], take_or(names, opened, NONE), message_numbers(calls, _MOVE)[rows]])
+    order = np.arange(len(moves))
+    gone = np.concatenate([ended_by(calls)[takers], np.full(len(moves), NONE), moves])
+    stays = np.concatenate([np.zeros(len(takers) + len(moves), np.bool_), calls.has("transaction_id")[moves]])
+    index = TimeIndex(np.where(stays, NONE, messages), np.concatenate([np.full(len(takers), NONE), order, order]), gone)
+    before = np.full(calls.count, NONE)
+    before[moves] = index.latest(messages[-len(moves) :], order, inclusive=False)
+    absent = take_or(calls.responded_at, before, AFTER_ALL) < calls.started_at
+    yield ViolatingCalls(absent, "message {} was gone", (calls.requested_lookup_id,), evidence=(before,))
+
+
+def _rejections_of_readable_messages(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
+    """Yield Ends that reject a message whose packet was decoded without an error."""
+    reads = ended_receive(calls)
+    readable = (returned_messages(calls) != NONE) & calls.has("body_bytes") & ~calls.has_message_errors
+    rejected = calls.judged & _rejects(calls) & take_or(readable, reads, default=False)
+    _, sections = calls.computed(calls.at(reads[rejected]), _SECTION_COLUMNS, _section)
+    yield ViolatingCalls(rejected, "RR_NACK", (sections[reads],), source="{}", evidence=(reads,))
+
+
+def _section(read: dict[str, Any]) -> str:
+    return client_section(CapturedCall(read))
+
+
+@association_call_rule("Q68", QM2QM_END, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
+def readable_message_rejected(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
+    """A message that could be decoded is rejected."""
+    yield from _rejections_of_readable_messages(calls)
+
+
+@association_call_rule("R55", *REMOTE_READ_ENDS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
+def remote_read_readable_message_rejected(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
+    """A message that could be decoded is rejected."""
+    yield from _rejections_of_readable_messages(calls)
+
+
+@association_call_rule("R69", _SET_CLASS, complete=True, precondition=_NUMBERS_RETURNED)
+def acknowledgement_class_set_early(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
+    """R_SetUserAcknowledgementClass comes before the message's receive, or before its End."""
+    numbers = message_numbers(calls, _SET_CLASS)
+    messages = row_codes([calls.keys("context_handle"), numbers])
+    reads = calls.in_order(calls.of(_TRANSACTIONAL_READ) & (numbers != 0), calls.started_at)
+    requests, ends = calls.keys("context_handle", "request_id"), np.flatnonzero(calls.of(_TRANSACTIONAL_END))
+    first_end = TimeIndex(requests[ends], calls.started_at[ends], ends).first_after(requests[reads], 0 * reads)
+    ended_at = take_or(calls.started_at, first_end, AFTER_ALL)
+    first = first_of(messages[reads], reads, calls.count)[messages]
+    returned = TimeIndex(messages[reads], calls.ended_at[reads]).latest(messages, calls.started_at) != NONE
+    was_ended = TimeIndex(messages[reads], ended_at).latest(messages, calls.started_at, inclusive=False) != NONE
+    yield ViolatingCalls(~returned, "no R_StartTransactionalReceive of message {}", (numbers,))
+    yield ViolatingCalls(~was_ended, "no R_EndTransactionalReceive of message {}", (numbers,), evidence=(first,))
+
+
+@association_call_rule("R70", _SET_CLASS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
+def acknowledgement_class_of_unknown_message_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
+    """R_SetUserAcknowledgementClass of a message that no transactional receive returned was answered MQ_OK."""
+    numbers, reads = message_numbers(calls, _SET_CLASS), calls.of(_TRANSACTIONAL_READ)
+    unread = reads & ~calls.response_decoded & ~calls.failed
+    all_read = ~np.isin(calls.association, calls.association[unread])
+    messages = row_codes([calls.association, numbers])
+    known = np.isin(messages, messages[reads & calls.has("transaction_id") & (numbers != 0)])
+    allowed = calls.equals("acknowledgement_class", 0, MQMSG_CLASS_NACK_RECEIVE_REJECTED)
+    yield ViolatingCalls(all_read & allowed & ~known, "message {} is in no transaction", (numbers,))
