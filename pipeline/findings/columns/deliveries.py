@@ -19,7 +19,7 @@ from pipeline.findings.columns.exchanges import ended_by
 from udfs.codes import RR_ACK
 from udfs.columns.absent import AFTER_ALL, NONE
 from udfs.columns.codes import either_code, row_codes
-from udfs.columns.groups import take_or
+from udfs.columns.groups import Groups, first_of, take_or
 
 
 def opened_queues(calls: AssociationCalls) -> Numbers:
@@ -47,10 +47,14 @@ def _returned_messages(calls: AssociationCalls) -> Numbers:
 
 
 def messages_returned_again(calls: AssociationCalls) -> Numbers:
-    """Return the same of judged reads, of those messages that several of them returned."""
-    messages = np.where(calls.judged, returned_messages(calls), NONE)
-    counts = np.bincount(messages + 1)
-    return np.where(counts[messages + 1] > 1, messages, NONE)
+    """Return the same of those messages that several reads returned; ``NONE`` for others."""
+    return calls.share("messages returned again", lambda: _messages_returned_again(calls))
+
+
+def _messages_returned_again(calls: AssociationCalls) -> Numbers:
+    messages = returned_messages(calls)
+    several = np.bincount(messages + 1) > 1
+    return np.where(several[messages + 1], messages, NONE)
 
 
 def message_numbers(calls: AssociationCalls, method: Method) -> Numbers:
@@ -73,3 +77,15 @@ def held_until(calls: AssociationCalls) -> Numbers:
     given_up_at = np.where(calls.of(*REMOTE_READ_READS), given_up_at, AFTER_ALL)
     result: Numbers = np.minimum.reduce([ended_at, closed_at, given_up_at])
     return result
+
+
+def first_of_same(keys: Numbers, rows: Numbers) -> Numbers:
+    """Return for each call the first of some positions that has its key; ``NONE`` without one, or without a key."""
+    return take_or(first_of(keys[rows], rows, len(keys)), keys, NONE)
+
+
+def previous_of_same(keys: Numbers, rows: Numbers) -> Numbers:
+    """Return for each of some positions the one before it that has its key; ``NONE`` without one, and for others."""
+    groups, found = Groups(rows, keys[rows]), np.full(len(keys), NONE)
+    found[groups.rows] = groups.before(groups.rows, NONE)
+    return found

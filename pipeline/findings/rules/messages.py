@@ -13,14 +13,16 @@ from typing import Any, Final
 import numpy as np
 
 from pipeline.findings.columns.association_calls import QM2QM_END, REMOTE_READ_ENDS, AssociationCalls
-from pipeline.findings.columns.call_columns import Mask
+from pipeline.findings.columns.call_columns import Mask, Numbers
 from pipeline.findings.columns.call_history import QM2QM_READS, REMOTE_READ_READS, CapturedCall
 from pipeline.findings.columns.deliveries import (
     acknowledged,
+    first_of_same,
     held_until,
     message_numbers,
     messages_returned_again,
     opened_queues,
+    previous_of_same,
     returned_messages,
 )
 from pipeline.findings.columns.exchanges import ended_by, ended_receive
@@ -29,7 +31,7 @@ from pipeline.findings.rules.registry import ViolatingCalls, association_call_ru
 from udfs.codes import MQMSG_CLASS_NACK_RECEIVE_REJECTED, RR_NACK
 from udfs.columns.absent import AFTER_ALL, NONE
 from udfs.columns.codes import row_codes
-from udfs.columns.groups import Groups, first_of, last_of, take_or
+from udfs.columns.groups import Groups, first_of, take_or
 from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
@@ -50,23 +52,23 @@ def _may_have_moved(calls: AssociationCalls) -> Mask:
     return np.isin(messages, messages[moves])
 
 
-def _returned_after_acknowledgement(calls: AssociationCalls) -> ViolatingCalls:
-    """Return reads that returned a message which was acknowledged before they were made."""
-    messages = np.where(_may_have_moved(calls), NONE, messages_returned_again(calls))
-    takers = calls.in_order((messages != NONE) & acknowledged(calls), calls.started_at)
-    ends = ended_by(calls)
-    gone_at = np.maximum(calls.responded_at[ends[takers]], calls.started_at[takers])
-    first = TimeIndex(messages[takers], gone_at, takers).first_within(
-        messages, np.zeros_like(messages), calls.started_at - 1
-    )
+def _returned_after_acknowledgement(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
+    """Yield reads that returned a message which was acknowledged before they were made."""
+    messages, ends = messages_returned_again(calls), ended_by(calls)
+    gone_at = np.maximum(take_or(calls.responded_at, ends, AFTER_ALL), calls.started_at)
+    takers = calls.judged & (messages != NONE) & acknowledged(calls) & ~_may_have_moved(calls)
+    first = first_of_same(messages, calls.in_order(takers, gone_at, calls.started_at))
+    again = calls.started_at > take_or(gone_at, first, AFTER_ALL)
     evidence = first, take_or(ends, first, NONE)
-    return ViolatingCalls(first != NONE, "message {} was acknowledged", (calls.lookup_id_number,), evidence=evidence)
+    yield ViolatingCalls(again, "message {} was acknowledged", (calls.lookup_id_number,), evidence=evidence)
 
 
-def _returned_while_held(calls: AssociationCalls, *, in_transaction: bool) -> ViolatingCalls:
-    """Return receives that returned a message which another receive certainly holds."""
+def _returned_while_held(calls: AssociationCalls, *, in_transaction: bool) -> Iterator[ViolatingCalls]:
+    """Yield receives that returned a message which another receive certainly holds."""
     messages, answered_at = messages_returned_again(calls), calls.responded_at
-    receives = (messages != NONE) & calls.is_receive & calls.answered
+    receives = calls.judged & (messages != NONE) & calls.is_receive & calls.answered
+    if not receives.any():
+        return
     holders = receives & (calls.has("transaction_id") == in_transaction)
     rows = calls.in_order(holders, answered_at, calls.started_at)
     groups, until = Groups(rows, messages[rows]), held_until(calls)
@@ -74,32 +76,32 @@ def _returned_while_held(calls: AssociationCalls, *, in_transaction: bool) -> Vi
     index = TimeIndex(groups.keys, answered_at[groups.rows], longest)
     holder = index.latest(messages, calls.started_at, inclusive=False)
     held = receives & (answered_at < take_or(until, holder, NONE))
-    return ViolatingCalls(held, "message {} is held", (calls.lookup_id_number,), evidence=(holder,))
+    yield ViolatingCalls(held, "message {} is held", (calls.lookup_id_number,), evidence=(holder,))
 
 
 @association_call_rule("Q22", *QM2QM_READS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
 def qm2qm_message_returned_after_acknowledgement(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read returned a message that was acknowledged."""
-    yield _returned_after_acknowledgement(calls)
+    yield from _returned_after_acknowledgement(calls)
 
 
 @association_call_rule("Q24", *QM2QM_READS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
 def qm2qm_message_returned_while_held(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A receive returned a message that another receive holds."""
-    yield _returned_while_held(calls, in_transaction=False)
+    yield from _returned_while_held(calls, in_transaction=False)
 
 
 @association_call_rule("R53", *REMOTE_READ_READS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
 def remote_read_message_returned_again(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read returned a message that was acknowledged, or that another receive holds."""
-    yield _returned_while_held(calls, in_transaction=False)
-    yield _returned_after_acknowledgement(calls)
+    yield from _returned_while_held(calls, in_transaction=False)
+    yield from _returned_after_acknowledgement(calls)
 
 
 @association_call_rule("R54", *REMOTE_READ_READS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
 def message_returned_while_held_in_transaction(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A receive returned a message that another receive holds in a transaction."""
-    yield _returned_while_held(calls, in_transaction=True)
+    yield from _returned_while_held(calls, in_transaction=True)
 
 
 @association_call_rule("Q23", *QM2QM_READS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
@@ -129,11 +131,11 @@ def _rejects(calls: AssociationCalls) -> Mask:
 @association_call_rule("R52", *REMOTE_READ_ENDS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
 def second_acknowledgement_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The acknowledgement of a message that was acknowledged before was answered MQ_OK."""
-    messages = np.where(_may_have_moved(calls), NONE, returned_messages(calls))
-    rows = calls.in_order((messages != NONE) & acknowledged(calls), messages, calls.started_at)
-    groups, ends, first = Groups(rows, messages[rows]), ended_by(calls), np.full(calls.count, NONE)
-    first[ends[groups.rows]] = groups.before(groups.rows, NONE)
-    first_end = take_or(ends, first, NONE)
+    messages = messages_returned_again(calls)
+    takers = (messages != NONE) & acknowledged(calls) & ~_may_have_moved(calls)
+    before = previous_of_same(messages, calls.in_order(takers, calls.started_at))
+    first = take_or(before, ended_receive(calls), NONE)
+    first_end = take_or(ended_by(calls), first, NONE)
     again = calls.started_at > take_or(calls.responded_at, first_end, AFTER_ALL)
     numbers = take_or(calls.lookup_id_number, first, 0)
     yield ViolatingCalls(again, "message {} was acknowledged", (numbers,), evidence=(first, first_end))
@@ -141,52 +143,58 @@ def second_acknowledgement_accepted(calls: AssociationCalls) -> Iterator[Violati
 
 @association_call_rule("Q49", *QM2QM_READS, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
 def message_returned_after_purge(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
-    """A read returned a message that was in the queue before a purge."""
+    """A read returned a message that was in the queue before a purge; only the first read after it."""
     purges = calls.in_order(calls.of(_PURGE) & calls.succeeded & calls.answered, calls.started_at)
     if not purges.size:  # keys of all calls take long
         return
     queues, messages = calls.keys("queue_handle"), messages_returned_again(calls)
-    rows = calls.in_order(messages != NONE, calls.started_at)
-    reads = Groups(rows, messages[rows])
+    reads = calls.judged & (messages != NONE)
+    first_peek = first_of_same(messages, calls.in_order(reads & calls.is_peek, calls.responded_at, calls.started_at))
     index = TimeIndex(queues[purges], calls.responded_at[purges], purges)
-    purge = index.latest(queues[reads.rows], calls.started_at[reads.rows], inclusive=False)
-    peeks = reads.rows[calls.is_peek[reads.rows]]
-    purged_at = take_or(calls.started_at, purge, 0)
-    index = TimeIndex(messages[peeks], calls.responded_at[peeks], peeks)
-    peek = index.first_within(reads.keys, np.zeros_like(purged_at), purged_at - 1)
-    is_first = purge != reads.before(purge, NONE)
-    evidence = np.full((2, calls.count), NONE)
-    evidence[:, reads.rows] = np.where(is_first, [peek, purge], NONE)
-    purged = (evidence != NONE).all(0)
-    yield ViolatingCalls(purged, "message {} was purged", (calls.lookup_id_number,), evidence=tuple(evidence))
+    purge = index.latest(queues, calls.started_at, inclusive=False)
+    before = previous_of_same(messages, calls.in_order(reads, calls.started_at))
+    is_first = reads & (purge != take_or(purge, before, NONE))
+    was_there = take_or(calls.responded_at, first_peek, AFTER_ALL) < take_or(calls.started_at, purge, NONE)
+    evidence, numbers = (first_peek, purge), (calls.lookup_id_number,)
+    yield ViolatingCalls(is_first & was_there, "message {} was purged", numbers, evidence=evidence)
 
 
 @association_call_rule("R60", _MOVE, needs="ok", complete=True, precondition=_NUMBERS_RETURNED)
 def move_of_absent_message_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
-    """The move of a message that was moved away or acknowledged before was answered MQ_OK."""
-    moves = calls.in_order(calls.judged, calls.started_at)
+    """The move of a message that was moved away or acknowledged before was answered MQ_OK.
+
+    A message is gone after its acknowledgement, and after a move out of its queue; it is back after a move into it.
+    """
     takers = calls.in_order((returned_messages(calls) != NONE) & acknowledged(calls), calls.started_at)
-    names, queues, contexts = opened_queues(calls), calls.keys("move_context"), calls.context.opens
-    opens = calls.in_order(calls.of(_OPEN_FOR_MOVE), calls.started_at)
-    targets = last_of(queues[opens], opens, calls.count)[queues[moves]]
-    opened = np.concatenate([contexts[takers], targets, contexts[moves]])
-    rows = np.concatenate([takers, moves, moves])
-    messages = row_codes([calls.association[rows], take_or(names, opened, NONE), message_numbers(calls, _MOVE)[rows]])
-    order = np.arange(len(moves))
-    gone = np.concatenate([ended_by(calls)[takers], np.full(len(moves), NONE), moves])
-    stays = np.concatenate([np.zeros(len(takers) + len(moves), np.bool_), calls.has("transaction_id")[moves]])
-    index = TimeIndex(np.where(stays, NONE, messages), np.concatenate([np.full(len(takers), NONE), order, order]), gone)
+    moves = calls.in_order(calls.judged, calls.started_at)
+    turns, is_final = np.arange(len(moves)), ~calls.has("transaction_id")[moves]
+    gone = np.concatenate([ended_by(calls)[takers], np.full(len(moves), NONE), moves[is_final]])
+    gone_in = np.concatenate([np.full(len(takers), NONE), turns, turns[is_final]])
+    sources, targets = calls.context.opens, _opens_of_targets(calls)
+    opens = np.concatenate([sources[moves], sources[takers], targets[moves], sources[moves[is_final]]])
+    rows = np.concatenate([moves, takers, moves, moves[is_final]])
+    numbers = message_numbers(calls, _MOVE)[rows]
+    messages = row_codes([calls.association[rows], take_or(opened_queues(calls), opens, NONE), numbers])
+    moved, events = np.split(messages, [len(moves)])
     before = np.full(calls.count, NONE)
-    before[moves] = index.latest(messages[-len(moves) :], order, inclusive=False)
+    before[moves] = TimeIndex(events, gone_in, gone).latest(moved, turns, inclusive=False)
     absent = take_or(calls.responded_at, before, AFTER_ALL) < calls.started_at
     yield ViolatingCalls(absent, "message {} was gone", (calls.requested_lookup_id,), evidence=(before,))
 
 
+def _opens_of_targets(calls: AssociationCalls) -> Numbers:
+    """Return the position of the last call that opened each move's target; ``NONE`` without one."""
+    opens = calls.in_order(calls.of(_OPEN_FOR_MOVE), calls.started_at)
+    return first_of_same(calls.keys("move_context"), opens[::-1])
+
+
 def _rejections_of_readable_messages(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """Yield Ends that reject a message whose packet was decoded without an error."""
-    reads = ended_receive(calls)
+    rejected, reads = calls.judged & _rejects(calls), ended_receive(calls)
+    if not rejected.any():
+        return
     readable = (returned_messages(calls) != NONE) & calls.has("body_bytes") & ~calls.has_message_errors
-    rejected = calls.judged & _rejects(calls) & take_or(readable, reads, default=False)
+    rejected &= take_or(readable, reads, default=False)
     _, sections = calls.computed(calls.at(reads[rejected]), _SECTION_COLUMNS, _section)
     yield ViolatingCalls(rejected, "RR_NACK", (sections[reads],), source="{}", evidence=(reads,))
 
@@ -211,12 +219,11 @@ def remote_read_readable_message_rejected(calls: AssociationCalls) -> Iterator[V
 def acknowledgement_class_set_early(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """R_SetUserAcknowledgementClass comes before the message's receive, or before its End."""
     numbers = message_numbers(calls, _SET_CLASS)
-    messages = row_codes([calls.keys("context_handle"), numbers])
+    messages, requests = row_codes([calls.keys("context_handle"), numbers]), calls.keys("context_handle", "request_id")
     reads = calls.in_order(calls.of(_TRANSACTIONAL_READ) & (numbers != 0), calls.started_at)
-    requests, ends = calls.keys("context_handle", "request_id"), np.flatnonzero(calls.of(_TRANSACTIONAL_END))
-    first_end = TimeIndex(requests[ends], calls.started_at[ends], ends).first_after(requests[reads], 0 * reads)
-    ended_at = take_or(calls.started_at, first_end, AFTER_ALL)
-    first = first_of(messages[reads], reads, calls.count)[messages]
+    first_end = first_of_same(requests, calls.in_order(calls.of(_TRANSACTIONAL_END), calls.started_at))
+    ended_at = take_or(calls.started_at, first_end[reads], AFTER_ALL)
+    first = first_of_same(messages, reads)
     returned = TimeIndex(messages[reads], calls.ended_at[reads]).latest(messages, calls.started_at) != NONE
     was_ended = TimeIndex(messages[reads], ended_at).latest(messages, calls.started_at, inclusive=False) != NONE
     yield ViolatingCalls(~returned, "no R_StartTransactionalReceive of message {}", (numbers,))
