@@ -27,7 +27,7 @@ _GROUPS: Final[dict[str, tuple[list[RuleCheck], tuple[tuple[str, str], ...]]]] =
     "CALL_RULES": (
         [
             *registry.CALL_CHECKS, *registry.ASSOCIATION_CALL_CHECKS, *registry.ASSOCIATION_CHECKS,
-            *registry.SERVER_CHECKS, *registry.QUEUE_CHECKS,
+            *registry.BIND_CHECKS, *registry.SERVER_CHECKS, *registry.QUEUE_CHECKS,
         ],
         (
             ("evaluate", "evaluate_calls"), ("queue_queries", "QueueFactQueries"),

@@ -21,10 +21,13 @@ from pipeline.findings.columns.captured_rows import iter_rows, plain_columns, wi
 from pipeline.findings.columns.receives import with_whole_exchanges
 from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.rules.registry import (
+    ALL_RULES,
     ASSOCIATION_CALL_CHECKS,
     ASSOCIATION_CHECKS,
+    BIND_CHECKS,
     CALL_CHECKS,
     RuleCheck,
+    ViolatingBind,
     ViolatingCalls,
     Violation,
     single_call_rules,
@@ -70,14 +73,22 @@ def find_violations(
     of_calls = [*_evaluate_calls(columns, changed), *_found(violating_calls(columns, ASSOCIATION_CALL_CHECKS))]
     shown = columns.nothing()
     for _, places, violating in of_calls:
-        for positions in (places, *violating.evidence):
+        for positions in (places, *(each for each in violating.evidence if each.dtype != np.object_)):
             shown[positions[positions >= 0]] = True
-    rows.add(shown)
+    of_binds = [*_evaluate_binds(histories)]
+    firsts = columns.first_of_connection(
+        columns.text_in("connection_id", {violating.bind["connection_id"] for _, _, violating in of_binds})
+    )
+    rows.add(shown | firsts)
     found: list[Violations] = [[] for _ in associations]
     for check, places, violating in of_calls:
         for number, place in enumerate(places.tolist()):
             violation = violating.violation(number, rows.calls[place], rows.calls)
             found[columns.association[place]].append((check, violation))
+    first_calls = {rows.calls[place]["connection_id"]: rows.calls[place] for place in np.flatnonzero(firsts).tolist()}
+    for place, check, bound in of_binds:
+        first = first_calls.get(bound.bind["connection_id"])
+        found[place].append((check, bound.violation(ALL_RULES[check.rule_id], first)))
     _evaluate_associations(found, rows, histories, of_associations)
     yield from filter(None, found)
 
@@ -182,6 +193,14 @@ def violating_calls(
                     yield check, violating._replace(calls=broken)
 
 
+def _evaluate_binds(histories: Sequence[AssociationHistory]) -> Iterator[tuple[int, RuleCheck, ViolatingBind]]:
+    """Yield what the checks on binds find, with the number of the association."""
+    for place, history in enumerate(histories):
+        for check in BIND_CHECKS if history.binds else ():
+            for violating in check.check(history.binds):
+                yield place, check, violating
+
+
 class _Judged(NamedTuple):
     """What a check on associations evaluates: these associations, and of their calls those at these positions."""
 
@@ -220,9 +239,8 @@ def _evaluate_associations(
     evaluated: Sequence[_Judged],
 ) -> None:
     """Add what the checks on associations find: check by check, only of the calls that may break its rule."""
-    with_binds = [place for place, history in enumerate(histories) if history.binds]
     for check, (associations, calls) in zip(ASSOCIATION_CHECKS, evaluated, strict=True):
-        for place in with_binds if check.evaluates_binds else associations:
+        for place in associations:
             if check.complete and not histories[place].is_complete:
                 continue
             for violation in check.check(histories[place]):

@@ -18,8 +18,10 @@ from pipeline.findings.columns.call_history import AssociationHistory
 from pipeline.findings.columns.captured_rows import captured_calls, iter_rows, plain_columns, without_null_columns
 from pipeline.findings.find_violations import violating_calls
 from pipeline.findings.rules.registry import (
+    ALL_RULES,
     ASSOCIATION_CALL_CHECKS,
     ASSOCIATION_CHECKS,
+    BIND_CHECKS,
     CALL_CHECKS,
     SERVER_CHECKS,
 )
@@ -67,6 +69,10 @@ def check_association(history, table=None):
         for check, found in violating_calls(columns, ASSOCIATION_CALL_CHECKS):
             for place in np.flatnonzero(found.calls).tolist():
                 yield check, found.violation(place, rows.calls[place], rows.calls)
+    for check in BIND_CHECKS:
+        for bound in check.check(history.binds):
+            names = (call for call in history.calls if call["connection_id"] == bound.bind["connection_id"])
+            yield check, bound.violation(ALL_RULES[check.rule_id], next(names, None))
     for check in ASSOCIATION_CHECKS:
         if history.is_complete or not check.complete:
             for violation in check.check(history):

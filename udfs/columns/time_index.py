@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from udfs.array_types import Ints
-from udfs.columns.absent import NONE
+from udfs.columns.absent import BEFORE_ALL, NONE
 from udfs.columns.groups import take_or
 
 Side: TypeAlias = Literal["left", "right"]
@@ -41,6 +41,11 @@ class TimeIndex:
         """Return the first row of each key from one time to another, both included; ``NONE`` without one."""
         begin, end = self.span(keys, since, until)
         return take_or(self.order, np.where(begin < end, begin, NONE), NONE)
+
+    def count(self, keys: Ints, until: Ints) -> Ints:
+        """Return how many rows each key has up to a time."""
+        begin, end = self.span(keys, np.full(len(keys), BEFORE_ALL), until)
+        return end - begin
 
     def span(self, keys: Ints, since: Ints, until: Ints) -> tuple[Ints, Ints]:
         """Return where in ``order`` the rows of each key from one time to another begin, both included, and end."""

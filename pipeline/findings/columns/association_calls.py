@@ -6,7 +6,7 @@ rows only where they break a rule, or may break one on histories (``Suspects``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,7 @@ from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask,
 from pipeline.findings.columns.call_history import (
     QM2QM_READS,
     REMOTE_READ_READS,
+    TIMER_SLACK_US,
     AssociationHistory,
     CapturedCall,
     HandleLifetime,
@@ -201,6 +202,11 @@ class AssociationCalls(AssociationCallColumns):
         """The time of the last packet of the association."""
         return self.of_associations(lambda history: history.last_packet_at, "last packet")
 
+    @property
+    def has_packets_after(self) -> Mask:
+        """Packets of the association were captured well after the call."""
+        return self.last_packet_at > self.ended_at + TIMER_SLACK_US
+
     def of_server_since(self, version: tuple[int, int]) -> Mask:
         """The server is known to have a version, (major, minor), or a later one."""
         return self.of_servers(
@@ -338,27 +344,3 @@ class Spans:
         """Tell whether any span with a key has a moment in common with another."""
         places = self._index.latest(keys, ends)
         return (places >= 0) & (self._latest[places] >= begins) if len(self._latest) else np.zeros(len(keys), np.bool_)
-
-
-def newest_before(rows: Numbers, keys: Numbers, times: Numbers, asked: Iterable[tuple[int, int]], most: int) -> Numbers:
-    """Return the newest rows with a key before a time, at most so many, and those of the time of the oldest of them.
-
-    ``asked`` are keys and times.
-    """
-    groups = Groups(rows, keys, times)
-    ordered = groups.ordered(times)
-    begins = np.nonzero(groups.is_first)[0]
-    numbers = groups.keys[begins]
-    found = []
-    for key, time in asked:
-        place = np.searchsorted(numbers, key)
-        if place == len(numbers) or numbers[place] != key:
-            continue
-        begin = begins[place]
-        end = begins[place + 1] if place + 1 < len(begins) else len(ordered)
-        until = begin + np.searchsorted(ordered[begin:end], time, side="left")
-        since = max(begin, until - most)
-        if since < until:
-            since = begin + np.searchsorted(ordered[begin:end], ordered[since], side="left")
-            found.append(groups.rows[since:until])
-    return np.concatenate(found) if found else rows[:0]

@@ -1,31 +1,37 @@
-"""Reads with a cursor of qm2qm, as columns: which of them show what is open when a session is closed. No Spark."""
+"""Cursors of qm2qm, as columns: which are open when a session is closed. No Spark."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.association_calls import AssociationCalls
+from pipeline.findings.columns.call_columns import Numbers
 from pipeline.findings.columns.call_history import QM2QM_READS
-from udfs.columns.codes import row_codes
-from udfs.columns.groups import Groups
+from pipeline.findings.columns.waiting_reads import queues_of_sessions
+from udfs.columns.absent import AFTER_ALL, NONE
+from udfs.columns.groups import last_of, take_or
+from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import QM2QM_NAME
 
-_CLOSES = ((QM2QM_NAME, 3), (QM2QM_NAME, 4))
+_CLOSE_CURSOR = (QM2QM_NAME, 4)
 
 
-def closes_of_sessions_with_cursors(calls: AssociationCalls) -> Suspects:
-    """Return the closes of sessions; beside them the last read with each cursor before each close of anything."""
-    reads = calls.of(*QM2QM_READS) & calls.succeeded & calls.nonzero("cursor_handle")
-    found = (
-        calls.of((QM2QM_NAME, 3)) & calls.succeeded & np.isin(calls.association, np.unique(calls.association[reads]))
-    )
-    if not found.any():
-        return Suspects(found)
-    rows, closes = np.nonzero(reads)[0], np.sort(calls.started_at[calls.of(*_CLOSES)])
-    following = np.searchsorted(closes, calls.started_at[rows], side="left")
-    keys = row_codes([calls.keys("queue_handle", "cursor_handle")[rows], following])
-    groups = Groups(rows, keys, calls.started_at[rows])
-    last = calls.started_at[groups.rows] == groups.largest(calls.started_at[groups.rows])
-    related = calls.nothing()
-    related[groups.rows[last]] = True
-    return Suspects(found, related)
+def open_cursors(calls: AssociationCalls) -> Numbers:
+    """Return of each judged close of a session the last read with a cursor of its queue that is open.
+
+    These are positions, ``NONE`` without one. Of several cursors it is the first in the order of their texts.
+    """
+    is_read = calls.of(*QM2QM_READS) & calls.succeeded & calls.nonzero("cursor_handle")
+    if not is_read.any():
+        return np.full(calls.count, NONE)
+    is_close = calls.judged & calls.context.is_known
+    rows = calls.in_order(is_read | is_close | calls.of(_CLOSE_CURSOR), calls.started_at)
+    places, reads = np.arange(len(rows)), np.flatnonzero(is_read[rows])
+    cursors = np.where(is_close[rows], NONE, calls.keys("queue_handle", "cursor_handle")[rows])
+    next_use = TimeIndex(cursors, places).first_after(cursors[reads], reads)
+    queues = queues_of_sessions(calls, "queue_handle")[rows]
+    close = TimeIndex(np.where(is_close[rows], queues, NONE), places).first_after(queues[reads], reads)
+    is_open = np.flatnonzero((close != NONE) & (close < take_or(places, next_use, AFTER_ALL)))
+    numbers = calls.numbers("cursor_handle")[rows[reads[is_open]]]
+    by_text = is_open[np.argsort(numbers.astype(str))[::-1]]
+    return last_of(rows[close[by_text]], rows[reads[by_text]], calls.count)

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from pipeline.findings.columns.association_calls import (
     AssociationCalls,
-    Spans,
-    Suspects,
-    newest_before,
 )
 from pipeline.findings.columns.call_columns import Mask, Method, Numbers
-from pipeline.findings.columns.call_history import MOST_CONCURRENT_READS, QM2QM_READS, REMOTE_READ_READS
-from udfs.codes import MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT
-from udfs.columns.absent import NONE
+from pipeline.findings.columns.call_history import REMOTE_READ_READS, TIMER_SLACK_US
+from udfs.columns.absent import BEFORE_ALL, NONE
 from udfs.columns.codes import row_codes
 from udfs.columns.groups import Groups, take_or
 from udfs.columns.time_index import TimeIndex
-from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
-
-_CANCELLED_RESULTS: Final = (MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT)
+from udfs.dcerpc.interfaces import QM2QM_NAME
 
 
 def waiting_with_same_key(calls: AssociationCalls, reads: Mask, *names: str) -> Numbers:
@@ -42,72 +34,83 @@ def waiting_with_same_key(calls: AssociationCalls, reads: Mask, *names: str) -> 
     return found
 
 
-def closes_of_contexts_with_reads(calls: AssociationCalls) -> Suspects:
-    """Return the closes of a context of RemoteRead while a read on it waits; beside them the newest of its reads."""
-    return calls.share("context closes", lambda: _closes_of_contexts_with_reads(calls))
+class OpenReads:
+    """Reads by key, each from its request to an end, to find those that are open at a time.
 
-
-def _closes_of_contexts_with_reads(calls: AssociationCalls) -> Suspects:
-    closes = np.nonzero(calls.of((REMOTE_READ_NAME, 3)) & calls.succeeded)[0]
-    keys = calls.keys("context_handle")
-    return _closes_with_reads(calls, REMOTE_READ_READS, keys, closes, keys[closes])
-
-
-def closes_of_sessions_with_reads(calls: AssociationCalls) -> Suspects:
-    """Return the closes of a session of qm2qm while a read of its queue waits; beside them the newest reads of it."""
-    closes = np.nonzero(calls.of((QM2QM_NAME, 3)) & calls.succeeded & calls.context.is_known)[0]
-    numbers = [calls.at_open(calls.numbers(name), 0)[closes] for name in ("queue_handle", "open_context")]
-    given = [calls.at_open(calls.has(name), default=False)[closes] for name in ("queue_handle", "open_context")]
-    reads = calls.of(*QM2QM_READS) & calls.has("queue_handle")
-    queues = np.where(reads, calls.numbers("queue_handle"), -1)
-    closes = np.concatenate([closes, closes])
-    owners = np.concatenate([calls.association, calls.association[closes]])
-    keys = row_codes([owners, np.concatenate([queues, *numbers])])
-    asked = np.where(np.concatenate(given), keys[calls.count :], NONE)
-    return _closes_with_reads(calls, QM2QM_READS, keys[: calls.count], closes, asked)
-
-
-def _closes_with_reads(
-    calls: AssociationCalls, methods: tuple[Method, ...], keys: Numbers, closes: Numbers, asked: Numbers
-) -> Suspects:
-    """Return the closes while a read with a key waits, or is never answered; beside them the newest of these reads."""
-    rows = np.nonzero(calls.of(*methods))[0]
-    spans = Spans(keys[rows], calls.started_at[rows], calls.responded_at[rows])
-    at = calls.started_at[closes]
-    waiting = spans.any_meets(asked, at + 1, at - 1)
-    found, related = calls.nothing(), calls.nothing()
-    found[closes[waiting]] = True
-    pairs = zip(asked[waiting], at[waiting], strict=True)
-    related[newest_before(rows, keys[rows], calls.started_at[rows], pairs, MOST_CONCURRENT_READS)] = True
-    return Suspects(found, related)
-
-
-def unusual_cancels(calls: AssociationCalls, cancel: Method, reads: tuple[Method, ...], queue: str) -> Suspects:
-    """Return the cancels but those of one waiting read that ended for it; beside them the newest reads of the queue.
-
-    ``queue`` is the column of the queue that both name.
+    ``keys`` and ``ends`` are numbers and times of all calls.
     """
-    return calls.share(("cancels", cancel), lambda: _unusual_cancels(calls, cancel, reads, queue))
+
+    def __init__(self, calls: AssociationCalls, reads: Mask, keys: Numbers, ends: Numbers) -> None:
+        rows = calls.in_order(reads, keys, calls.started_at)
+        by_end = np.argsort(ends[rows], kind="stable")
+        self._index = TimeIndex(keys[rows], calls.started_at[rows])
+        self._groups = Groups(rows, keys[rows])
+        self._rank = np.empty(len(rows), np.int64)
+        self._rank[by_end] = np.arange(len(rows))
+        self._rows, self._ends = rows[by_end], ends[rows[by_end]]  # by rank
+
+    def find(self, asked: Mask, keys: Numbers, before: Numbers, until: Numbers, most: int = 1) -> list[Numbers]:
+        """Return for some calls the reads with their key that were made before a time, and end at another or later.
+
+        These are ``most`` arrays of positions, ``NONE`` where there are fewer reads: first the one that ends last, and
+        of those that end at one time the newest. Keys and times are of all calls.
+        """
+        ours, rank, found = np.flatnonzero(asked), self._rank, []
+        places = self._index.latest(keys[ours], before[ours], inclusive=False)
+        for _ in range(most):
+            last = take_or(self._groups.largest_so_far(rank), places, NONE)
+            is_open = (last != NONE) & (take_or(self._ends, last, 0) >= until[ours])
+            found.append(np.full(len(asked), NONE))
+            found[-1][ours[is_open]] = self._rows[last[is_open]]
+            rank = np.minimum(rank, self._groups.largest_before(rank, NONE))  # without the largest
+        return found
 
 
-def _unusual_cancels(calls: AssociationCalls, cancel: Method, reads: tuple[Method, ...], queue: str) -> Suspects:
-    cancels = np.nonzero(calls.of(cancel) & calls.request_decoded)[0]
-    found, related = calls.nothing(), calls.nothing()
-    if not cancels.size:
-        return Suspects(found)
-    rows = np.nonzero(calls.of(*reads))[0]
-    started, until = calls.started_at[rows], calls.responded_at[cancels]
-    requests, queues = calls.keys(queue, "request_id"), calls.keys(queue)
-    places = TimeIndex(requests[rows], started).latest(requests[cancels], until, inclusive=False)
-    good = calls.answered & calls.response_decoded & calls.equals("hresult", *_CANCELLED_RESULTS)
-    if rows.size:
-        read = rows[places]
-        usual = (places >= 0) & good[read] & (calls.responded_at[read] >= calls.started_at[cancels])
-    else:
-        usual = np.zeros(len(cancels), np.bool_)
-    strange = cancels[~usual]
-    found[strange] = True
-    for keys in (requests, queues):
-        pairs = zip(keys[strange], calls.responded_at[strange], strict=True)
-        related[newest_before(rows, keys[rows], started, pairs, MOST_CONCURRENT_READS)] = True
-    return Suspects(found, related)
+def reads_met(calls: AssociationCalls, reads: tuple[Method, ...], *names: str, most: int = 1) -> list[Numbers]:
+    """Return the reads that may wait while judged calls are made, of those with their values of some columns.
+
+    These are positions as of ``OpenReads.find``.
+    """
+    keys = calls.keys(*names)
+    found = calls.share(
+        ("reads met", reads, names), lambda: OpenReads(calls, calls.of(*reads), keys, calls.responded_at)
+    )
+    return found.find(calls.judged, keys, calls.responded_at, calls.started_at, most)
+
+
+def is_after_first(calls: AssociationCalls, reads: tuple[Method, ...], *names: str) -> Mask:
+    """Tell which judged calls were answered after the first of the reads with their values of some columns was made."""
+    keys, rows = calls.keys(*names), np.flatnonzero(calls.of(*reads))
+    first = TimeIndex(keys[rows], calls.started_at[rows]).latest(keys, calls.responded_at, inclusive=False)
+    return np.asarray(first != NONE)
+
+
+def reads_left_pending(calls: AssociationCalls, reads: tuple[Method, ...], keys: Numbers) -> Numbers:
+    """Return of each judged close a read with its key that is pending well after it; positions, ``NONE`` without.
+
+    The read was answered later, or is not answered while packets of the association come, and is not given up.
+    """
+    unanswered_until = np.where(calls.abandoned, BEFORE_ALL, calls.last_packet_at)
+    ends = np.where(calls.answered, calls.responded_at, unanswered_until)
+    found = OpenReads(calls, calls.of(*reads) & calls.request_decoded, keys, ends)
+    return found.find(calls.judged, keys, calls.started_at, calls.ended_at + TIMER_SLACK_US + 1)[0]
+
+
+def queues_of_sessions(calls: AssociationCalls, name: str) -> Numbers:
+    """Return a number for each queue of an association that calls name.
+
+    Closes of sessions name none: theirs is in a column, ``name``, of the call that opened the session.
+    """
+    closes = calls.of((QM2QM_NAME, 3))
+    opened = calls.at_open(calls.numbers(name), 0)
+    return row_codes([calls.association, np.where(closes, opened, calls.numbers("queue_handle"))])
+
+
+def waiting_at_context_closes(calls: AssociationCalls) -> tuple[Numbers, tuple[Numbers, ...]]:
+    """Return how many reads on a context were made before each judged close and answered later, and three of them."""
+    reads = calls.of(*REMOTE_READ_READS) & calls.answered
+    keys, at, rows = calls.keys("context_handle"), calls.started_at, np.flatnonzero(reads)
+    found = OpenReads(calls, reads, keys, calls.responded_at).find(calls.judged, keys, at, at + 1, most=3)
+    answered_at = np.maximum(calls.responded_at, at + 1)  # where clocks differ, a read may be answered before it starts
+    begun, over = (TimeIndex(keys[rows], times[rows]) for times in (at, answered_at))
+    return begun.count(keys, at - 1) - over.count(keys, at), tuple(found)

@@ -11,22 +11,21 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.association_calls import AssociationCalls
 from pipeline.findings.columns.call_columns import Mask, Numbers
 from pipeline.findings.columns.call_history import (
     QM2QM_READS,
     REMOTE_READ_READS,
     AssociationHistory,
     CapturedCall,
-    ConcurrentReads,
     HandleLifetime,
     ServerHistory,
     all_certainly_after,
     clock_slack_us,
 )
-from pipeline.findings.columns.cursors import closes_of_sessions_with_cursors
+from pipeline.findings.columns.cursors import open_cursors
 from pipeline.findings.columns.exchanges import ended_by, last_before, receive_before
-from pipeline.findings.columns.waiting_reads import closes_of_contexts_with_reads
+from pipeline.findings.columns.waiting_reads import waiting_at_context_closes
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (
     ViolatingCalls,
@@ -144,19 +143,12 @@ def close_of_cursor_that_is_not_open(calls: AssociationCalls) -> Iterator[Violat
         yield found._replace(of_either=True)
 
 
-@association_rule("Q41", complete=True, suspects=closes_of_sessions_with_cursors)
-def cursor_open_at_session_close(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q41", _CLOSE_SESSION, needs="ok", complete=True)
+def cursor_open_at_session_close(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A cursor is still open when its session is closed; Windows leaves them open."""
-    used: dict[tuple[int, int], CapturedCall] = {}
-    for call in history.calls_of(*QM2QM_READS, (QM2QM_NAME, 3), (QM2QM_NAME, 4)):
-        if call.method in QM2QM_READS and call.succeeded and call["cursor_handle"]:
-            used[call["queue_handle"], call["cursor_handle"]] = call
-        elif call.method == (QM2QM_NAME, 4):
-            used.pop((call["queue_handle"], call["cursor_handle"]), None)
-        elif call.method == (QM2QM_NAME, 3) and call.succeeded:
-            session = history.context_handles.latest((QM2QM_NAME, call["context_handle"]), call.started_at)
-            for name in [name for name in used if session is not None and name[0] == session.open_call["queue_handle"]]:
-                yield Violation(call, f"hCursor {name[1]} is open", (used.pop(name), call))
+    reads = open_cursors(calls)
+    cursors = take_or(calls.numbers("cursor_handle"), reads, 0)
+    yield ViolatingCalls(reads != NONE, "hCursor {} is open", (cursors,), evidence=(reads,))
 
 
 def _with_differing_numbers(calls: AssociationCalls, actual: str) -> ViolatingCalls:
@@ -457,15 +449,11 @@ def close_of_invalid_context(calls: AssociationCalls) -> Iterator[ViolatingCalls
     yield from _closes_of_invalid_contexts(calls, "context")
 
 
-@association_rule("R15", complete=True, suspects=closes_of_contexts_with_reads)
-def context_closed_during_reads(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R15", (REMOTE_READ_NAME, 3), needs="ok", complete=True)
+def context_closed_during_reads(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A context is closed while reads on it wait, as Windows does."""
-    reads = ConcurrentReads.by_key(history.calls_of(*REMOTE_READ_READS), lambda call: call["context_handle"])
-    for call in history.calls_of((REMOTE_READ_NAME, 3)):
-        before = reads.started_before(call["context_handle"], call.started_at) if call.succeeded else []
-        waiting = [read for read in before if read.responded_at is not None and read.responded_at > call.started_at]
-        if waiting:
-            yield Violation(call, f"{len(waiting)} reads wait", (*waiting[:3], call))
+    count, reads = waiting_at_context_closes(calls)
+    yield ViolatingCalls(count > 0, "{} reads wait", (count,), evidence=reads)
 
 
 @association_rule("R17", (REMOTE_READ_NAME, 3), complete=True)
@@ -614,23 +602,27 @@ def read_in_unenlisted_transaction(calls: AssociationCalls) -> Iterator[Violatin
     yield ViolatingCalls(_is_in_unenlisted_transaction(calls), "{transaction_id} was not enlisted before")
 
 
-@association_rule(
-    "R73",
+@association_call_rule(
+    "R73", *_METHODS_BY_CONTEXT, needs="ok", complete=True,
     precondition="another captured association, which had ended, was given the handle",
-    complete=True,
-    suspects=lambda calls: Suspects(calls.of(*_METHODS_BY_CONTEXT) & calls.succeeded & ~calls.context.is_known),
-)
-def context_accepted_after_association_ended(history: AssociationHistory) -> Iterator[Violation]:
+)  # fmt: skip
+def context_accepted_after_association_ended(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A context handle of another association, which had ended, was answered MQ_OK."""
-    for call in history.calls_of(*_METHODS_BY_CONTEXT):
-        if not call.succeeded or history.context_lifetime(call) is not None:
-            continue
-        opening = history.server.opening_call(REMOTE_READ_NAME, call["context_handle"])
-        if opening is None or opening["connection_id"] in history.connections:
-            continue
-        ended_at = history.server.association_of(opening).ended_at
-        if ended_at is not None and ended_at + clock_slack_us(opening, call) < call.started_at:
-            yield Violation(call, "MQ_OK to a context whose connections are gone", (opening, call))
+    late = calls.where(~calls.context.is_known, _is_context_of_ended_association)
+    openings = calls.look_up(late, ["context_handle"], _opening_of_context, default=None)
+    yield ViolatingCalls(late, "MQ_OK to a context whose connections are gone", evidence=(openings,))
+
+
+def _opening_of_context(history: AssociationHistory, handle: str | None) -> CapturedCall | None:
+    return history.server.opening_call(REMOTE_READ_NAME, handle)
+
+
+def _is_context_of_ended_association(history: AssociationHistory, call: CapturedCall) -> bool:
+    opening = _opening_of_context(history, call["context_handle"])
+    if opening is None or opening["connection_id"] in history.connections:
+        return False
+    ended_at = history.server.association_of(opening).ended_at
+    return ended_at is not None and ended_at + clock_slack_us(opening, call) < call.started_at
 
 
 @server_rule("Q33", "the client called RemoteQMGetQMQMServerPort on a captured connection to this server")

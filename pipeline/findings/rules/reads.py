@@ -8,14 +8,13 @@ from typing import Final
 import numpy as np
 
 from pipeline.findings.columns.association_calls import QM2QM_END, REMOTE_READ_ENDS, AssociationCalls
+from pipeline.findings.columns.call_columns import Mask, Method, Numbers
 from pipeline.findings.columns.call_history import (
     CLEANUP_TIMEOUT_US,
     QM2QM_READS,
     REMOTE_READ_READS,
     TIMER_SLACK_US,
-    AssociationHistory,
     CapturedCall,
-    ConcurrentReads,
 )
 from pipeline.findings.columns.exchanges import (
     end_made_at,
@@ -30,18 +29,17 @@ from pipeline.findings.columns.exchanges import (
     receive_before,
 )
 from pipeline.findings.columns.waiting_reads import (
-    closes_of_contexts_with_reads,
-    closes_of_sessions_with_reads,
-    unusual_cancels,
+    is_after_first,
+    queues_of_sessions,
+    reads_left_pending,
+    reads_met,
     waiting_with_same_key,
 )
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (
     PROTOCOL_RULES,
     ViolatingCalls,
-    Violation,
     association_call_rule,
-    association_rule,
 )
 from udfs.codes import (
     MQ_ERROR_IO_TIMEOUT,
@@ -62,9 +60,7 @@ _NO_LOSS: Final = "no packet of the association is missing"
 _FIRST_WAITED: Final = "both reads were captured completely, and the first certainly waited when the second was made"
 _END_CAPTURED: Final = "the read and its End were captured completely"
 _CONTEXT_CLOSED: Final = "its context was closed, or every connection ended with FIN"
-_QM2QM_CANCELS: Final = ((QM2QM_NAME, 5), QM2QM_READS, "queue_handle")
-_REMOTE_READ_CANCELS: Final = ((REMOTE_READ_NAME, 8), REMOTE_READ_READS, "context_handle")
-"""Cancels by protocol: the method, the reads that it cancels, and the column of the queue that both name."""
+_QM2QM_CANCEL, _REMOTE_READ_CANCEL = (QM2QM_NAME, 5), (REMOTE_READ_NAME, 8)
 
 
 def _abandoned(call: CapturedCall) -> bool:
@@ -153,150 +149,106 @@ def remote_read_time_out_not_kept(calls: AssociationCalls) -> Iterator[Violating
     yield from _time_outs_not_kept(calls)
 
 
-def _read_left_pending(
-    history: AssociationHistory, close: CapturedCall, waiting: ConcurrentReads, key: object
-) -> CapturedCall | None:
-    """Return the newest read with a key that was still pending well after a close was answered."""
-    until = close.responded_at or close.started_at
-    for read in waiting.started_before(key, close.started_at):
-        if read.responded_at is not None:
-            late = read.responded_at > until + TIMER_SLACK_US
-        else:
-            late = history.has_packets_after(until) and not _abandoned(read)
-        if read.request_decoded and late:
-            return read
-    return None
+def _left_pending(calls: AssociationCalls, reads: tuple[Method, ...], keys: Numbers) -> ViolatingCalls:
+    """Return the judged closes that leave a read with their key pending."""
+    pending = reads_left_pending(calls, reads, keys)
+    request_ids = take_or(calls.numbers("request_id"), pending, 0)
+    return ViolatingCalls(pending != NONE, "read {} is pending", (request_ids,), evidence=(pending,))
 
 
-@association_rule("Q38", complete=True, suspects=closes_of_sessions_with_reads)
-def reads_pending_after_session_close(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q38", (QM2QM_NAME, 3), needs="ok", complete=True)
+def reads_pending_after_session_close(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read is pending well after its queue was closed."""
-    waiting = ConcurrentReads.by_key(history.calls_of(*QM2QM_READS), lambda call: call["queue_handle"])
-    for close in history.calls_of((QM2QM_NAME, 3)):
-        lifetime = history.context_handles.latest((QM2QM_NAME, close["context_handle"]), close.started_at)
-        if not close.succeeded or lifetime is None:
-            continue
-        for number in {lifetime.open_call["queue_handle"], lifetime.open_call["open_context"]}:
-            read = _read_left_pending(history, close, waiting, number)
-            if read is not None:
-                yield Violation(close, f"read {read['request_id']} is pending", (read, close))
+    for name in ("queue_handle", "open_context"):
+        found = _left_pending(calls, QM2QM_READS, queues_of_sessions(calls, name))
+        yield found._replace(calls=found.calls & calls.context.is_known)
 
 
-@association_rule("R13", complete=True, suspects=closes_of_contexts_with_reads)
-def reads_pending_after_context_close(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R13", (REMOTE_READ_NAME, 3), needs="ok", complete=True)
+def reads_pending_after_context_close(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read is pending well after its context was closed."""
-    waiting = ConcurrentReads.by_key(history.calls_of(*REMOTE_READ_READS), lambda call: call["context_handle"])
-    for close in history.calls_of((REMOTE_READ_NAME, 3)):
-        read = _read_left_pending(history, close, waiting, close["context_handle"]) if close.succeeded else None
-        if read is not None:
-            yield Violation(close, f"read {read['request_id']} is pending", (read, close))
+    yield _left_pending(calls, REMOTE_READ_READS, calls.keys("context_handle"))
 
 
-def _cancels_with_reads(
-    history: AssociationHistory, cancel: tuple[str, int], reads: tuple[tuple[str, int], ...], queue: str
-) -> Iterator[tuple[CapturedCall, list[CapturedCall], list[CapturedCall], list[CapturedCall]]]:
-    """Yield each cancel with three lists of reads that it may concern.
-
-    First the reads with its queue and request id that may have been pending, then all earlier reads with its queue and
-    request id, then the reads with its queue that may have been pending.
-    """
-    if not history.calls_of(cancel):
-        return
-    every = history.calls_of(*reads)
-    by_request_id = ConcurrentReads.by_key(every, lambda call: (call[queue], call["request_id"]))
-    by_queue = ConcurrentReads.by_key(every, lambda call: call[queue])
-
-    def pending(reads: list[CapturedCall], at: int) -> list[CapturedCall]:
-        return [read for read in reads if read.responded_at is None or read.responded_at >= at]
-
-    for call in history.calls_of(cancel):
-        if call.request_decoded:
-            until = call.responded_at if call.responded_at is not None else AFTER_ALL
-            asked = by_request_id.started_before((call[queue], call["request_id"]), until)
-            of_queue = by_queue.started_before(call[queue], until)
-            yield call, pending(asked, call.started_at), asked, pending(of_queue, call.started_at)
-
-
-@association_rule("Q43", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
-def cancel_accepted_without_reads(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q43", _QM2QM_CANCEL, needs="ok", complete=True)
+def cancel_accepted_without_reads(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A cancel on a queue without waiting reads was answered MQ_OK."""
-    for call, _, _, others in _cancels_with_reads(history, *_QM2QM_CANCELS):
-        if call.succeeded and not others:
-            yield Violation(call, "no read was waiting")
+    (met,) = reads_met(calls, QM2QM_READS, "queue_handle")
+    yield ViolatingCalls(met == NONE, "no read was waiting")
 
 
-@association_rule("Q44", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
-def cancel_accepted_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q44", _QM2QM_CANCEL, needs="ok", complete=True)
+def cancel_accepted_of_other_request_id(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A cancel of a request id that did not wait, while others did, was answered MQ_OK."""
-    for call, met, _, others in _cancels_with_reads(history, *_QM2QM_CANCELS):
-        if call.succeeded and not met and others:
-            yield Violation(call, f"no read {call['request_id']} was waiting", (*others[:_MOST_EVIDENCE], call))
+    (met,) = reads_met(calls, QM2QM_READS, "queue_handle", "request_id")
+    others = reads_met(calls, QM2QM_READS, "queue_handle", most=_MOST_EVIDENCE)
+    wrong = (met == NONE) & (others[0] != NONE)
+    yield ViolatingCalls(wrong, "no read {request_id} was waiting", evidence=tuple(others))
 
 
-@association_rule("Q45", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
-def cancel_of_unknown_request_id(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q45", _QM2QM_CANCEL, complete=True)
+def cancel_of_unknown_request_id(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A cancel of a request id that no read on the queue had."""
-    for call, _, asked, _ in _cancels_with_reads(history, *_QM2QM_CANCELS):
-        if not asked:
-            yield Violation(call, f"dwRequestID {call['request_id']}")
+    yield ViolatingCalls(~is_after_first(calls, QM2QM_READS, "queue_handle", "request_id"), "dwRequestID {request_id}")
 
 
-@association_rule("R48", complete=True, suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
-def remote_read_cancel_of_unknown_request_id(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R48", _REMOTE_READ_CANCEL, complete=True)
+def remote_read_cancel_of_unknown_request_id(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A cancel of a request id that no read of the context had."""
-    for call, _, asked, _ in _cancels_with_reads(history, *_REMOTE_READ_CANCELS):
-        if not asked:
-            yield Violation(call, f"dwRequestId {call['request_id']}")
+    known = is_after_first(calls, REMOTE_READ_READS, "context_handle", "request_id")
+    yield ViolatingCalls(~known, "dwRequestId {request_id}")
 
 
-@association_rule("R46", complete=True, suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
-def cancel_accepted_of_completed_read(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R46", _REMOTE_READ_CANCEL, needs="ok", complete=True)
+def cancel_accepted_of_completed_read(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A cancel of a read that did not wait was answered MQ_OK."""
-    for call, met, _, _ in _cancels_with_reads(history, *_REMOTE_READ_CANCELS):
-        if call.succeeded and not met:
-            yield Violation(call, f"request {call['request_id']} was not waiting")
+    (met,) = reads_met(calls, REMOTE_READ_READS, "context_handle", "request_id")
+    yield ViolatingCalls(met == NONE, "request {request_id} was not waiting")
 
 
-def _reads_not_cancelled(
-    history: AssociationHistory,
-    cancels: tuple[tuple[str, int], tuple[tuple[str, int], ...], str],
-    good: set[int],
-) -> Iterator[Violation]:
+def _only_read_met(calls: AssociationCalls, reads: tuple[Method, ...], queue: str) -> Numbers:
+    """Return the read that each judged cancel is of; ``NONE`` where it may be of none, or of several."""
+    met, other = reads_met(calls, reads, queue, "request_id", most=2)
+    return np.where(other == NONE, met, NONE)
+
+
+def _not_cancelled(
+    calls: AssociationCalls, reads: tuple[Method, ...], queue: str, *good: int
+) -> Iterator[ViolatingCalls]:
     """Yield cancels that were answered MQ_OK although the read did not end with a good HRESULT."""
-    for call, met, _, _ in _cancels_with_reads(history, *cancels):
-        if not call.succeeded or len(met) != 1 or call.responded_at is None:
-            continue
-        (read,) = met
-        if read.responded_at is None:
-            if not _abandoned(read) and history.has_packets_after(call.responded_at) and not read.is_peek:
-                yield Violation(call, "no answer to the read", (read, call))
-        elif read.succeeded and read.responded_at >= call.responded_at:
-            yield Violation(call, "a message came all the same", (read, call))
-        elif read.response_decoded and read["hresult"] not in good and read.responded_at >= call.responded_at:
-            actual = f"the read ended with {result_name(read['hresult'])}"
-            yield Violation(call, actual, (read, call), "info")
+    read = _only_read_met(calls, reads, queue)
+
+    def of_read(values: Mask) -> Mask:
+        return take_or(values, read, default=False)
+
+    waits = of_read(~calls.answered & ~calls.abandoned & ~calls.is_peek) & calls.has_packets_after
+    yield ViolatingCalls(waits, "no answer to the read", evidence=(read,))
+    ended = of_read(calls.answered) & (take_or(calls.responded_at, read, BEFORE_ALL) >= calls.responded_at)
+    yield ViolatingCalls(ended & of_read(calls.succeeded), "a message came all the same", evidence=(read,))
+    wrong = ended & of_read(calls.response_decoded & ~calls.equals("hresult", *good)) & calls.judged
+    results = calls.computed(calls.at(read[wrong]), ["hresult"], lambda call: result_name(call["hresult"]))[1][read]
+    yield ViolatingCalls(wrong, "the read ended with {}", (results,), severity="info", evidence=(read,))
 
 
-@association_rule("Q46", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
-def qm2qm_read_not_cancelled(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q46", _QM2QM_CANCEL, needs="ok", complete=True)
+def qm2qm_read_not_cancelled(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read whose cancel was answered MQ_OK returned a message, or was not answered."""
-    good = {MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, MQ_ERROR_OPERATION_CANCELLED}
-    yield from _reads_not_cancelled(history, _QM2QM_CANCELS, good)
+    good = (MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, MQ_ERROR_OPERATION_CANCELLED)
+    yield from _not_cancelled(calls, QM2QM_READS, "queue_handle", *good)
 
 
-@association_rule("R47", complete=True, suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
-def remote_read_not_cancelled(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R47", _REMOTE_READ_CANCEL, needs="ok", complete=True)
+def remote_read_not_cancelled(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A request whose cancel was answered MQ_OK returned a message, or was not answered."""
-    yield from _reads_not_cancelled(history, _REMOTE_READ_CANCELS, {MQ_ERROR_OPERATION_CANCELLED})
+    yield from _not_cancelled(calls, REMOTE_READ_READS, "context_handle", MQ_ERROR_OPERATION_CANCELLED)
 
 
-@association_rule("Q47", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
-def cancelled_peek_keeps_waiting(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q47", _QM2QM_CANCEL, needs="ok", complete=True)
+def cancelled_peek_keeps_waiting(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The cancel of a waiting peek was answered MQ_OK, and the peek keeps waiting."""
-    for call, met, _, _ in _cancels_with_reads(history, *_QM2QM_CANCELS):
-        waiting = len(met) == 1 and met[0].is_peek and met[0].responded_at is None
-        if call.succeeded and waiting and history.has_packets_after(call.responded_at or call.started_at):
-            yield Violation(call, "the peek is pending", (met[0], call))
+    read = _only_read_met(calls, QM2QM_READS, "queue_handle")
+    waits = take_or(calls.is_peek & ~calls.answered, read, default=False)
+    yield ViolatingCalls(waits & calls.has_packets_after, "the peek is pending", evidence=(read,))
 
 
 @association_call_rule(

@@ -2,17 +2,20 @@
 
 A check is a function in one of the modules of this package. A decorator registers it for single calls (``call_rule``),
 calls and what their association has open (``association_call_rule``), the history of one association
-(``association_rule``), all openings of a server (``server_rule``) or the facts of one queue (``queue_rule``). Those on
-calls and packets are given columns, and say which rows break the rule. Checks run only where their input was captured
-completely. Rules that no check covers stand in ``UNOBSERVABLE_RULES``, with the evidence that would be needed.
+(``association_rule``), its binds (``bind_rule``), all openings of a server (``server_rule``) or the facts of one queue
+(``queue_rule``). Those on calls and packets are given columns, and say which rows break the rule. Checks run only where
+their input was captured completely. Rules that no check covers stand in ``UNOBSERVABLE_RULES``, with the evidence that
+would be needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
 from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+import numpy as np
 
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask, Method, Numbers
@@ -161,7 +164,8 @@ class ViolatingCalls(NamedTuple):
     A text is a function of the call, or a format: ``{name}`` is a column of the call, ``{}`` its element of the next of
     ``values`` (arrays with an element for each call). Without ``actual`` it is the rule's own text.
     ``of_either``: the rule binds both parties (``violation_of_either``). ``evidence``: arrays of the positions of other
-    calls that prove the violation beside it, ``NONE`` without one. The rest is as in ``Violation``.
+    calls that prove the violation beside it, ``NONE`` without one, or of calls of other associations, None without one.
+    The rest is as in ``Violation``.
     """
 
     calls: Mask
@@ -184,7 +188,7 @@ class ViolatingCalls(NamedTuple):
         actual, subject, source = (
             None if each is None else self.text(each, place, call) for each in (self.actual, self.subject, self.source)
         )
-        others = (calls.get(int(positions[place])) for positions in self.evidence)
+        others = (each[place] if each.dtype == np.object_ else calls.get(int(each[place])) for each in self.evidence)
         evidence = (*(each for each in others if each is not None), call)
         if self.of_either:
             found = violation_of_either(call, actual or "", evidence)
@@ -196,6 +200,20 @@ class ViolatingCalls(NamedTuple):
         """Return one of the texts for the call at a place."""
         values = [values[place] for values in self.values]
         return Formatter().vformat(given, values, call) if isinstance(given, str) else given(call)
+
+
+class ViolatingBind(NamedTuple):
+    """A bind, a row of bronze.rpc_binds, that breaks a rule, and the text of what was seen."""
+
+    bind: Mapping[str, Any]
+    actual: str
+
+    def violation(self, rule: Rule, call: CapturedCall | None) -> Violation:
+        """Return the violation, of the first call of its connection where there is one."""
+        interface = self.bind["interface_name"]
+        where = f"{interface} context {self.bind['context_id']} of connection {self.bind['connection_id']}"
+        source = rule.source_for((interface, -1))
+        return Violation(call, f"{self.actual} ({where})", by_server=True, source=source)
 
 
 class QueueViolation(NamedTuple):
@@ -214,6 +232,7 @@ class QueueViolation(NamedTuple):
 
 CallCheck = Callable[[AssociationCallColumns], Iterable[ViolatingCalls]]
 AssociationCallCheck = Callable[[AssociationCalls], Iterable[ViolatingCalls]]
+BindCheck = Callable[[Sequence[Mapping[str, Any]]], Iterable[ViolatingBind]]
 AssociationCondition = Callable[[AssociationCalls], Suspects]
 AssociationCheck = Callable[[AssociationHistory], Iterable[Violation]]
 ServerCheck = Callable[[ServerHistory], Iterable[Violation]]
@@ -241,16 +260,11 @@ class RuleCheck(NamedTuple):
     suspects: AssociationCondition | None = None
     messages: str | None = None
 
-    @property
-    def evaluates_binds(self) -> bool:
-        """The rule is on binds: of a connection without calls too."""
-        return self.rule_id in _RULES_ON_BINDS
 
-
-_RULES_ON_BINDS: Final = frozenset({"P08", "P09"})
 CALL_CHECKS: Final[list[RuleCheck]] = []
 ASSOCIATION_CALL_CHECKS: Final[list[RuleCheck]] = []
 ASSOCIATION_CHECKS: Final[list[RuleCheck]] = []
+BIND_CHECKS: Final[list[RuleCheck]] = []
 SERVER_CHECKS: Final[list[RuleCheck]] = []
 QUEUE_CHECKS: Final[list[RuleCheck]] = []
 PACKET_CHECKS: Final[list[RuleCheck]] = []
@@ -310,6 +324,11 @@ def association_rule(
 
 def _joined(complete: bool, precondition: str | None) -> str:  # noqa: FBT001 - by place
     return "; ".join(filter(None, (_COMPLETE if complete else None, precondition)))
+
+
+def bind_rule(rule_id: str, precondition: str) -> Callable[[BindCheck], BindCheck]:
+    """Register a check that looks at the binds of an association, also of connections without calls."""
+    return _registrar(BIND_CHECKS, RuleCheck(rule_id, "headers", precondition, None))
 
 
 def server_rule(rule_id: str, precondition: str) -> Callable[[ServerCheck], ServerCheck]:
@@ -373,8 +392,8 @@ def checks_of_rule(rule_id: str) -> list[RuleCheck]:
 
 
 _ALL_CHECKS: Final = (
-    CALL_CHECKS, ASSOCIATION_CALL_CHECKS, ASSOCIATION_CHECKS, SERVER_CHECKS, QUEUE_CHECKS, PACKET_CHECKS,
-    SESSION_CHECKS, HOP_CHECKS, SEQUENCE_CHECKS,
+    CALL_CHECKS, ASSOCIATION_CALL_CHECKS, ASSOCIATION_CHECKS, BIND_CHECKS, SERVER_CHECKS, QUEUE_CHECKS,
+    PACKET_CHECKS, SESSION_CHECKS, HOP_CHECKS, SEQUENCE_CHECKS,
 )  # fmt: skip
 UNOBSERVABLE_RULES: Final = {
     "Q67": "what the queue manager did after the connection was lost: its journal of transactions, or a queue snapshot "

@@ -9,17 +9,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.association_calls import AssociationCalls
 from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask
 from pipeline.findings.columns.call_history import OPEN_METHODS, QM2QM_READS, AssociationHistory, CapturedCall
 from pipeline.findings.rules.handles import uses_of_invalid_contexts
 from pipeline.findings.rules.qmmgmt import MAX_PROPERTIES
 from pipeline.findings.rules.registry import (
-    PROTOCOL_RULES,
+    ViolatingBind,
     ViolatingCalls,
-    Violation,
     association_call_rule,
-    association_rule,
+    bind_rule,
     call_rule,
 )
 from pipeline.findings.rules.remote_read import MAX_TOKEN_BYTES
@@ -50,17 +49,6 @@ _METHODS_WITH_RANGES: Final = (
     *((REMOTE_READ_NAME, opnum) for opnum in (9, 15, 12)), (QMMGMT_NAME, 0),
 )  # fmt: skip
 _TOLERATED_FIELDS: Final = ("(padding)", "(one character)", "(one pointer)")  # read with a doubt: D1, D19, D32
-
-
-def _first_calls_of_connections_with_binds(calls: AssociationCalls) -> Suspects:
-    """Return the first call of each connection with a bind that may break a rule on binds."""
-    names = {
-        bind["connection_id"]
-        for history in calls.histories
-        for bind in history.binds
-        if bind["result"] == "rejected" or bind["interface_name"] == QMMGMT_NAME
-    }
-    return Suspects(calls.first_of_connection(calls.text_in("connection_id", names)))
 
 
 @association_call_rule(
@@ -186,42 +174,29 @@ def null_array_with_count_accepted(calls: AssociationCallColumns) -> Iterator[Vi
     yield ViolatingCalls(succeeded & calls.has_malformed_field("request", "pElems"))
 
 
-@association_rule("P08", precondition="the bind was answered", suspects=_first_calls_of_connections_with_binds)
-def qmmgmt_bound_with_ndr64(history: AssociationHistory) -> Iterator[Violation]:
+@bind_rule("P08", "the bind was answered")
+def qmmgmt_bound_with_ndr64(binds: Sequence[Mapping[str, Any]]) -> Iterator[ViolatingBind]:
     """A context of qmmgmt was accepted with NDR64."""
-    for bind in history.binds:
+    for bind in binds:
         if (bind["interface_name"], bind["transfer_syntax"], bind["result"]) == (QMMGMT_NAME, "NDR64", "accepted"):
-            yield _bind_violation(history, bind, "NDR64 accepted", "P08")
+            yield ViolatingBind(bind, "NDR64 accepted")
 
 
-@association_rule("P09", precondition="the bind was answered", suspects=_first_calls_of_connections_with_binds)
-def ndr_bind_refused(history: AssociationHistory) -> Iterator[Violation]:
+@bind_rule("P09", "the bind was answered")
+def ndr_bind_refused(binds: Sequence[Mapping[str, Any]]) -> Iterator[ViolatingBind]:
     """A bind of qm2qm or RemoteRead that offers only NDR was refused for its transfer syntax."""
-    together: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
-    for bind in history.binds:
+    together: defaultdict[tuple[Any, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    for bind in binds:
         if (
             bind["interface_name"] in (QM2QM_NAME, REMOTE_READ_NAME)
             and bind["transfer_syntax"] != "feature_negotiation"
         ):
             together[bind["connection_id"], bind["interface_name"], bind["bound_at"]].append(bind)
-    for binds in together.values():
-        offered = {syntax for bind in binds for syntax in bind["transfer_syntaxes_offered"] or ()}
-        refused = all(bind["result"] == "rejected" and bind["reason"] == _TRANSFER_SYNTAX_REFUSED for bind in binds)
+    for same in together.values():
+        offered = {syntax for bind in same for syntax in bind["transfer_syntaxes_offered"] or ()}
+        refused = all(bind["result"] == "rejected" and bind["reason"] == _TRANSFER_SYNTAX_REFUSED for bind in same)
         if offered == {"NDR"} and refused:
-            yield _bind_violation(history, binds[0], "NDR refused: no transfer syntax", "P09")
-
-
-def _bind_violation(
-    history: AssociationHistory,
-    bind: Any,  # noqa: ANN401 - a row
-    actual: str,
-    rule_id: str,
-) -> Violation:
-    """Return the violation of a bind, at the first call of its connection where there is one."""
-    first = next((call for call in history.calls if call["connection_id"] == bind["connection_id"]), None)
-    where = f"{bind['interface_name']} context {bind['context_id']} of connection {bind['connection_id']}"
-    source = PROTOCOL_RULES[rule_id].source_for((bind["interface_name"], -1))
-    return Violation(first, f"{actual} ({where})", by_server=True, source=source)
+            yield ViolatingBind(same[0], "NDR refused: no transfer syntax")
 
 
 @association_call_rule(
