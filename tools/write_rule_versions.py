@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -57,7 +56,7 @@ def page(project: Path = Path()) -> str:
     """Return the text of the module."""
     lines = []
     for name, (checks, evaluation) in _GROUPS.items():
-        definitions = {each for check in checks for each in _definitions(check)}
+        definitions = {_definition(check) for check in checks}
         definitions |= {Definition(f"{_FINDINGS}.{module}", function) for module, function in evaluation}
         code = CodeDigest(project, (*_NOT_OF_RULES, *_NOT_OF.get(name, ("pipeline.findings.columns",))))
         digest = code.of(definitions, *sorted(map(_facts, checks)))
@@ -65,16 +64,14 @@ def page(project: Path = Path()) -> str:
     return _HEAD + "".join(lines)
 
 
-def _definitions(check: RuleCheck) -> Iterator[Definition]:
-    """Yield the definitions of a check's functions; a lambda is part of the definition that it decorates."""
-    for each in filter(None, (check.check, check.suspects)):
-        function = each.func if isinstance(each, partial) else each
-        if function.__name__ != "<lambda>":
-            yield Definition(function.__module__, function.__name__)
+def _definition(check: RuleCheck) -> Definition:
+    """Return the definition of a check's function."""
+    function = check.check.func if isinstance(check.check, partial) else check.check
+    return Definition(function.__module__, function.__name__)
 
 
 def _facts(check: RuleCheck) -> str:
-    """Return what is registered of a check beside its functions, and the texts of its rule."""
+    """Return what is registered of a check beside its function, and the texts of its rule."""
     of_partial = check.check.keywords if isinstance(check.check, partial) else {}
     return repr((ALL_RULES[check.rule_id], check.needs, check.complete, check.methods, of_partial))
 

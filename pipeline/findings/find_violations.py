@@ -1,7 +1,7 @@
-"""Evaluates calls: most rules by columns, and those on histories of associations call by call. No Spark.
+"""Evaluates calls: most rules by columns, and those on lifetimes of handles call by call. No Spark.
 
-A call that breaks no rule on columns, and that no rule on histories looks at (``RuleCheck.methods``, ``suspects``),
-never becomes a row. Of others, and of all calls that open, close or cancel, rows are made once, whichever rules ask.
+Calls that open, close or cancel are rows of Python, made once, whichever rules ask. A read or an End becomes a row only
+where it breaks a rule, or proves that a call does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pipeline.findings.columns.association_calls import AssociationCalls, CallRo
 from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask, Numbers
 from pipeline.findings.columns.call_history import UNREADABLE_OUTCOMES, AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.columns.captured_rows import iter_rows, plain_columns, without_null_columns
-from pipeline.findings.columns.receives import with_whole_exchanges
 from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.rules.registry import (
     ALL_RULES,
@@ -66,10 +65,6 @@ def find_violations(
     histories = _histories(plain, rows, binds, associations, owners, unreadable)
     columns = AssociationCalls(plain, histories, rows)
     changed = columns.nonzero("is_changed") if "is_changed" in calls.column_names else None
-    of_associations, related = _suspects_of_association_checks(columns)
-    if related.any():  # a receive without its End would seem to be pending
-        related = with_whole_exchanges(columns, related)
-    _add_rows(histories, columns, rows, rows.add(related))
     of_calls = [*_evaluate_calls(columns, changed), *_found(violating_calls(columns, ASSOCIATION_CALL_CHECKS))]
     shown = columns.nothing()
     for _, places, violating in of_calls:
@@ -89,7 +84,7 @@ def find_violations(
     for place, check, bound in of_binds:
         first = first_calls.get(bound.bind["connection_id"])
         found[place].append((check, bound.violation(ALL_RULES[check.rule_id], first)))
-    _evaluate_associations(found, rows, histories, of_associations)
+    _evaluate_associations(found, histories)
     yield from filter(None, found)
 
 
@@ -135,17 +130,6 @@ def _histories(
         )
         for place, one in enumerate(associations)
     ]  # fmt: skip
-
-
-def _add_rows(
-    histories: Sequence[AssociationHistory], columns: AssociationCallColumns, rows: CallRows, added: Numbers
-) -> None:
-    """Add to the histories the calls that became rows since they were made."""
-    theirs: defaultdict[int, list[CapturedCall]] = defaultdict(list)
-    for place in added.tolist():
-        theirs[int(columns.association[place])].append(rows.calls[place])
-    for place, calls in theirs.items():
-        histories[place].add_calls(calls)
 
 
 _Found = tuple[RuleCheck, Numbers, ViolatingCalls]
@@ -201,48 +185,11 @@ def _evaluate_binds(histories: Sequence[AssociationHistory]) -> Iterator[tuple[i
                 yield place, check, violating
 
 
-class _Judged(NamedTuple):
-    """What a check on associations evaluates: these associations, and of their calls those at these positions."""
-
-    associations: list[int]
-    calls: frozenset[int]
-
-
-def _suspects_of_association_checks(calls: AssociationCalls) -> tuple[list[_Judged], Mask]:
-    """Return what each check evaluates, and which calls become rows for that: no others are in its histories."""
-    found: dict[object, _Judged] = {}
-    wanted, no_rows = calls.nothing(), ~is_always_row(calls)
+def _evaluate_associations(found: list[Violations], histories: Sequence[AssociationHistory]) -> None:
+    """Add what the checks on histories find, of calls of their methods."""
     for check in ASSOCIATION_CHECKS:
-        condition = check.suspects, check.methods, check.complete
-        if condition not in found:
-            masks = [mask & calls.complete if check.complete else mask for mask in _suspects(check, calls)]
-            ours = np.logical_or.reduce(masks)
-            wanted |= ours & no_rows if check.suspects is None else ours
-            places = np.flatnonzero(masks[0])
-            associations = np.unique(calls.association[places]).tolist()
-            found[condition] = _Judged(associations, frozenset(places.tolist()))
-    judged = [found[check.suspects, check.methods, check.complete] for check in ASSOCIATION_CHECKS]
-    return judged, wanted
-
-
-def _suspects(check: RuleCheck, calls: AssociationCalls) -> list[Mask]:
-    """Return the calls that a check evaluates, and those that it needs beside them."""
-    if check.suspects is not None:
-        return [mask for mask in check.suspects(calls) if mask is not None]
-    return [calls.of(*check.methods) if check.methods else ~calls.nothing()]
-
-
-def _evaluate_associations(
-    found: list[Violations],
-    rows: CallRows,
-    histories: Sequence[AssociationHistory],
-    evaluated: Sequence[_Judged],
-) -> None:
-    """Add what the checks on associations find: check by check, only of the calls that may break its rule."""
-    for check, (associations, calls) in zip(ASSOCIATION_CHECKS, evaluated, strict=True):
-        for place in associations:
-            if check.complete and not histories[place].is_complete:
-                continue
-            for violation in check.check(histories[place]):
-                if violation.call is None or rows.places[violation.call] in calls:
-                    found[place].append((check, violation))
+        for place, history in enumerate(histories):
+            if history.has_calls_of(*check.methods) and (history.is_complete or not check.complete):
+                for violation in check.check(history):
+                    if violation.call is None or violation.call.method in check.methods:
+                        found[place].append((check, violation))

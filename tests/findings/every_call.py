@@ -1,4 +1,4 @@
-"""The rules, asked about every call: the reference for the evaluation that asks some of them about suspects only.
+"""The rules, where every call is a row: the reference for the evaluation that makes rows of few.
 
 Every call becomes a row, and every association gets a history of all its calls. Rules on columns have one association,
 those on single calls a few calls at a time.

@@ -9,7 +9,7 @@ import pytest
 
 from example_counts import one_in
 from findings.facts import facts, plain, read
-from findings.test_suspects import SAMPLE, varied
+from findings.test_every_call import SAMPLE, varied
 from pipeline.arrow_rows import encode_texts
 from pipeline.findings import evaluate
 from pipeline.findings.columns import call_columns, stored_calls

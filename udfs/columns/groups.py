@@ -147,11 +147,6 @@ class Groups:
         """Return the largest value of all rows before each in its group; ``default`` for the first."""
         return self.before(self.largest_so_far(values), default)
 
-    def smallest_from(self, values: Numbers) -> Numbers:
-        """Return the smallest value of each row and all after it in its group."""
-        backwards = self.number[-1:] - self.number[::-1]
-        return ~largest_so_far(backwards, ~values[::-1])[::-1]
-
     def largest_so_far(self, values: Numbers) -> Numbers:
         """Return the largest value of each row and all before it in its group."""
         return largest_so_far(self.number, values)

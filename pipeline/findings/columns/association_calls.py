@@ -1,7 +1,7 @@
 """The calls of some associations as columns, with the queues that are open when each call is made. No Spark.
 
 Calls that open, close or cancel are rows of the associations' histories already. Other calls, which are many, become
-rows only where they break a rule, or may break one on histories (``Suspects``).
+rows only where they break a rule.
 """
 
 from __future__ import annotations
@@ -33,23 +33,13 @@ from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_
 
 QM2QM_END: Final = (QM2QM_NAME, 1)
 REMOTE_READ_ENDS: Final = ((REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
-_MANY_METHODS: Final = (*QM2QM_READS, QM2QM_END, *REMOTE_READ_READS, *REMOTE_READ_ENDS)
+MANY_METHODS: Final = frozenset({*QM2QM_READS, QM2QM_END, *REMOTE_READ_READS, *REMOTE_READ_ENDS})
 _INTERFACES: Final = (QM2QM_NAME, REMOTE_READ_NAME, QMCOMM_NAME, QMMGMT_NAME)
 
 
 def is_always_row(calls: AssociationCallColumns) -> Mask:
     """Tell which calls are rows of their history in any case: those of MSMQ that are neither reads nor Ends."""
-    return calls.of_interfaces(*_INTERFACES) & ~calls.of(*_MANY_METHODS)
-
-
-class Suspects(NamedTuple):
-    """The calls that may break a rule, and the calls beside them that show whether they do.
-
-    Calls that are rows in any case (``is_always_row``) need not be among ``related``.
-    """
-
-    calls: Mask
-    related: Mask | None = None
+    return calls.of_interfaces(*_INTERFACES) & ~calls.of(*MANY_METHODS)
 
 
 class CallRows:

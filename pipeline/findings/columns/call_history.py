@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from typing import Any, ClassVar, Final, TypeVar
@@ -38,18 +38,9 @@ CLOSE_METHODS: Final = {
     (QMCOMM_NAME, 20): QMCOMM_NAME,
 }
 """Methods by (interface, opnum) that read, open and close; a close with the interface whose handle it closes."""
-_READS_AND_ENDS: Final = (
-    *QM2QM_READS,
-    (QM2QM_NAME, 1),
-    *REMOTE_READ_READS,
-    (REMOTE_READ_NAME, 9),
-    (REMOTE_READ_NAME, 15),
-)
-
 LOOKUP_ID_NUMBER_MASK: Final = (1 << 56) - 1
 TIMER_SLACK_US: Final = 3_000_000  # timers tick once a second, and packets take time (rules Q64, R45)
 CLEANUP_TIMEOUT_US: Final = 300_000_000  # after which a server gives up a receive that is not ended (rule R72)
-MOST_CONCURRENT_READS: Final = 100  # reads of a queue that are looked at, the newest ones
 UNREADABLE_OUTCOMES: Final = {"damaged", "no_request", "unbound", "encrypted"}
 _OPNUM_OUT_OF_RANGE: Final = 0x1C010002  # the fault status nca_s_op_rng_error
 
@@ -221,14 +212,6 @@ def _opened_at(lifetime: HandleLifetime) -> int:
     return lifetime.opened_at
 
 
-@dataclass(slots=True)
-class PendingReceive:
-    """A receive of RemoteRead that an End or a cancel must complete, known by its request id in its context."""
-
-    receive_call: CapturedCall
-    end_call: CapturedCall | None = None
-
-
 def has_losses(connections: Iterable[Mapping[str, Any]], association: ClientAssociation) -> bool:
     """Whether packets of an association are missing: on its connections, or on one that may be of it too."""
     return association.may_have_more or any(row["missing_bytes"] for row in connections)
@@ -275,25 +258,11 @@ class AssociationHistory:
         self.context_handles = HandleLifetimes()  # by (interface, handle)
         self.sessions = HandleLifetimes()  # of qm2qm, by number
         self.cursors = HandleLifetimes()  # of RemoteRead, by (handle, number)
-        self.held_messages = HandleLifetimes()  # messages of qm2qm, by handle
-        self.pending_receives: defaultdict[tuple[str, int], list[PendingReceive]] = defaultdict(list)
-        self._incomplete_receives: defaultdict[tuple[str, int], list[PendingReceive]] = defaultdict(list)
-        self.calls_by_method: defaultdict[tuple[str, int], list[CapturedCall]] = defaultdict(list)
-        self._calls_by_methods: dict[tuple[tuple[str, int], ...], list[CapturedCall]] = {}
+        self._calls_by_method: defaultdict[tuple[str, int], list[CapturedCall]] = defaultdict(list)
         self._shared: dict[object, Any] = {}
         for call in self.calls:
-            self.calls_by_method[call.method].append(call)
-        self._track_handles(self.calls)
-
-    def add_calls(self, calls: Sequence[CapturedCall]) -> None:
-        """Add reads and Ends of the association to a history that has none."""
-        self.calls = sorted((*self.calls, *calls), key=lambda call: (call.started_at, call["call_key"]))
-        self.calls_by_method.clear()
-        self._calls_by_methods.clear()
-        self._shared.clear()
-        for call in self.calls:
-            self.calls_by_method[call.method].append(call)
-        self._track_handles(self.calls_of(*_READS_AND_ENDS, (REMOTE_READ_NAME, 8)))
+            self._calls_by_method[call.method].append(call)
+        self._track_handles()
 
     def share(self, name: object, compute: Callable[[], Result]) -> Result:
         """Return a result that rules and calls share; it is computed once."""
@@ -305,40 +274,30 @@ class AssociationHistory:
     def calls_of(self, *methods: tuple[str, int]) -> list[CapturedCall]:
         """Return the calls of these methods, in order of time."""
         if len(methods) == 1:
-            return self.calls_by_method.get(methods[0], [])
-        found = self._calls_by_methods.get(methods)
-        if found is None:
-            every = [call for method in methods for call in self.calls_by_method.get(method, ())]
-            found = self._calls_by_methods[methods] = sorted(
-                every, key=lambda call: (call.started_at, call["call_key"])
-            )
-        return found
+            return self._calls_by_method.get(methods[0], [])
+        return [call for call in self.calls if call.method in methods]
 
-    def _track_handles(self, calls: Sequence[CapturedCall]) -> None:
+    def has_calls_of(self, *methods: tuple[str, int]) -> bool:
+        """Whether there is a call of one of these methods."""
+        return not self._calls_by_method.keys().isdisjoint(methods)
+
+    def _track_handles(self) -> None:
         """Record all lifetimes: first the openings in order of their responses, then what closes them."""
-        for call in sorted(calls, key=lambda call: (call.responded_at or call.started_at, call["call_key"])):
+        for call in sorted(self.calls, key=lambda call: (call.responded_at or call.started_at, call["call_key"])):
             self._record_opening(call)
-        for call in calls:
+        for call in self.calls:
             self._record_closing(call)
 
     def _record_opening(self, call: CapturedCall) -> None:
-        interface, opnum = call.method
         if not call.response_decoded:
             return
         if call.method in OPEN_METHODS and call["context_handle"] is not None and not call.failed:
-            self.context_handles.record_open((interface, call["context_handle"]), call)
+            self.context_handles.record_open((call.method[0], call["context_handle"]), call)
             if call.method == (QM2QM_NAME, 2):
                 for number in {call["queue_handle"], call["open_context"]}:
                     self.sessions.record_open(number, call)
         elif call.method == (REMOTE_READ_NAME, 4) and call.succeeded:
             self.cursors.record_open((call["context_handle"], call["cursor_handle"]), call)
-        elif (
-            interface == QM2QM_NAME
-            and opnum in (0, 9, 10)
-            and call.succeeded
-            and call["remote_read_handle"] is not None
-        ):
-            self.held_messages.record_open(call["remote_read_handle"], call)
 
     def _record_closing(self, call: CapturedCall) -> None:
         accepted = call.succeeded or (call.method == (QMCOMM_NAME, 3) and call.response_decoded)
@@ -349,29 +308,10 @@ class AssociationHistory:
                     self.sessions.record_close(number, call)
         elif call.method == (REMOTE_READ_NAME, 5) and call.succeeded:
             self.cursors.record_close((call["context_handle"], call["cursor_handle"]), call)
-        elif call.method == (QM2QM_NAME, 1) and accepted:
-            self.held_messages.record_close(call["remote_read_handle"], call)
-        elif call.method in ((REMOTE_READ_NAME, 7), (REMOTE_READ_NAME, 13)) and call.is_receive:
-            key, pending = (call["context_handle"], call["request_id"]), PendingReceive(call)
-            self.pending_receives[key].append(pending)
-            self._incomplete_receives[key].append(pending)
-        elif (
-            call.method in ((REMOTE_READ_NAME, 8), (REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
-            and not call.failed
-            and (incomplete := self._incomplete_receives.get((call["context_handle"], call["request_id"])))
-        ):
-            incomplete.pop().end_call = call  # the newest one that was made before
 
     def context_lifetime(self, call: CapturedCall) -> HandleLifetime | None:
         """Return the newest lifetime of the context handle that a call uses, begun before the call."""
         return self.context_handles.latest((call.method[0], call["context_handle"]), call.started_at)
-
-    def queue_of(self, call: CapturedCall) -> object:
-        """Return the identifier of the queue that a read reads from: its name, or its number for qm2qm."""
-        if call.method[0] == QM2QM_NAME:
-            return call["queue_handle"]
-        lifetime = self.context_lifetime(call)
-        return None if lifetime is None else (lifetime.open_call["queue"] or call["context_handle"])
 
     @property
     def openings_cutoff(self) -> int:
@@ -380,10 +320,6 @@ class AssociationHistory:
         That is the last packet of this association, plus the tolerance for clocks.
         """
         return self.last_packet_at + CLOCK_TOLERANCE_US
-
-    def has_packets_after(self, time: int) -> bool:
-        """Tell whether packets of the association were captured well after a time."""
-        return self.last_packet_at > time + TIMER_SLACK_US
 
 
 class ServerHistory:
@@ -489,28 +425,3 @@ class ServerHistory:
 def _calls_before(calls: Sequence[CapturedCall], at: int) -> list[CapturedCall]:
     """Return the calls that were made before a time; ``calls`` are in order of time."""
     return list(calls[: bisect_left(calls, at, key=lambda call: call.started_at)])
-
-
-@dataclass(slots=True)
-class ConcurrentReads:
-    """Reads in order of time, grouped by a key, to find those that were in flight at a moment."""
-
-    _reads_by_key: dict[Any, list[CapturedCall]] = field(default_factory=dict)
-    _start_times_by_key: dict[Any, list[int]] = field(default_factory=dict)
-
-    @classmethod
-    def by_key(cls, reads: Iterable[CapturedCall], key_of: Any) -> ConcurrentReads:  # noqa: ANN401 - any function of a read
-        """Group reads, given in order of time, by ``key_of(read)``; a read with the key None is left out."""
-        found = cls()
-        for read in reads:
-            key = key_of(read)
-            if key is not None:
-                found._reads_by_key.setdefault(key, []).append(read)
-                found._start_times_by_key.setdefault(key, []).append(read.started_at)
-        return found
-
-    def started_before(self, key: object, time: int) -> list[CapturedCall]:
-        """Return the reads with a key that started before a time: newest first, ``MOST_CONCURRENT_READS`` at most."""
-        times = self._start_times_by_key.get(key, [])
-        place = bisect_right(times, time - 1)
-        return self._reads_by_key.get(key, [])[max(0, place - MOST_CONCURRENT_READS) : place][::-1]

@@ -94,7 +94,11 @@ def _ended_receive(calls: AssociationCalls) -> Numbers:
 
 
 def ended_by(calls: AssociationCalls) -> Numbers:
-    """Return for each receive the position of the End, or cancel, that ended it; ``NONE`` without one."""
+    """Return for each receive the position of the End or cancel that ended it, ``NONE`` without one; computed once."""
+    return calls.share("ended by", lambda: _ended_by(calls))
+
+
+def _ended_by(calls: AssociationCalls) -> Numbers:
     ended, found = ended_receive(calls), np.full(calls.count, NONE)
     ends = np.flatnonzero(ended != NONE)
     found[ended[ends]] = ends

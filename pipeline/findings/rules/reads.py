@@ -14,7 +14,6 @@ from pipeline.findings.columns.call_history import (
     QM2QM_READS,
     REMOTE_READ_READS,
     TIMER_SLACK_US,
-    CapturedCall,
 )
 from pipeline.findings.columns.exchanges import (
     end_made_at,
@@ -61,11 +60,6 @@ _FIRST_WAITED: Final = "both reads were captured completely, and the first certa
 _END_CAPTURED: Final = "the read and its End were captured completely"
 _CONTEXT_CLOSED: Final = "its context was closed, or every connection ended with FIN"
 _QM2QM_CANCEL, _REMOTE_READ_CANCEL = (QM2QM_NAME, 5), (REMOTE_READ_NAME, 8)
-
-
-def _abandoned(call: CapturedCall) -> bool:
-    """Tell whether the client cancelled or orphaned a call."""
-    return call["cancelled_at"] is not None or call["orphaned_at"] is not None
 
 
 @association_call_rule("Q09", *QM2QM_READS, precondition=_FIRST_WAITED)

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.association_calls import MANY_METHODS, AssociationCalls
 from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask, Method, Numbers
 from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.catalog import RULE_TABLE
@@ -233,7 +233,6 @@ class QueueViolation(NamedTuple):
 CallCheck = Callable[[AssociationCallColumns], Iterable[ViolatingCalls]]
 AssociationCallCheck = Callable[[AssociationCalls], Iterable[ViolatingCalls]]
 BindCheck = Callable[[Sequence[Mapping[str, Any]]], Iterable[ViolatingBind]]
-AssociationCondition = Callable[[AssociationCalls], Suspects]
 AssociationCheck = Callable[[AssociationHistory], Iterable[Violation]]
 ServerCheck = Callable[[ServerHistory], Iterable[Violation]]
 PacketCheck = Callable[[PacketFacts], Iterable[PacketViolation]]
@@ -246,9 +245,8 @@ class RuleCheck(NamedTuple):
     """A registered check of a rule: what must have been read, the precondition in words, and the function.
 
     ``methods``: a check is for calls of these, for all where there are none. ``complete``: it is only for associations
-    that were captured completely. ``suspects``, of a check on histories: the condition, over columns, that calls meet
-    which may break the rule. ``messages``, of a check on packets or sessions: the condition of the messages that it
-    looks at.
+    that were captured completely. ``messages``, of a check on packets or sessions: the condition of the messages that
+    it looks at.
     """
 
     rule_id: str
@@ -257,7 +255,6 @@ class RuleCheck(NamedTuple):
     check: Any
     methods: tuple[Method, ...] = ()
     complete: bool = False
-    suspects: AssociationCondition | None = None
     messages: str | None = None
 
 
@@ -307,18 +304,17 @@ def association_rule(
     *methods: Method,
     precondition: str | None = None,
     complete: bool = False,
-    suspects: AssociationCondition | None = None,
 ) -> Callable[[AssociationCheck], AssociationCheck]:
-    """Register a check that looks at the calls of one association, with the lifetimes of its handles.
+    """Register a check that looks at the history of one association: the lifetimes of its handles.
 
-    ``methods`` are those of the calls that may break the rule; without any, that is all calls. The check is given a
-    history with these, and with all calls but reads and Ends (``is_always_row``); its violations by other calls do not
-    count. For rules that look at many reads, ``suspects`` says of columns which calls may break the rule, and what the
-    check needs beside them (``Suspects``): others become no rows. With ``complete`` it runs only where the association
-    was captured completely.
+    ``methods`` are those of the calls that may break the rule; its violations by other calls do not count. A history
+    has no reads and no Ends: ValueError where the rule is for these. With ``complete`` it runs only where the
+    association was captured completely.
     """
+    if not methods or not MANY_METHODS.isdisjoint(methods):
+        raise ValueError(f"{rule_id}: histories have no reads and no Ends; make it an association_call_rule")
     precondition = _joined(complete, precondition)
-    check = RuleCheck(rule_id, "headers", precondition, None, methods, complete=complete, suspects=suspects)
+    check = RuleCheck(rule_id, "headers", precondition, None, methods, complete=complete)
     return _registrar(ASSOCIATION_CHECKS, check)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "137fc78176cd069d"
-SESSION_RULES: Final = "f7cb9077cda07333"
-CLONE_RULES: Final = "eca50fbadff2369a"
-SEQUENCE_RULES: Final = "821960cc94ac7a86"
+CALL_RULES: Final = "cb6fe27e8b860f4e"
+SESSION_RULES: Final = "d59900e8ba06402e"
+CLONE_RULES: Final = "91054ec33ba983d7"
+SEQUENCE_RULES: Final = "26fbe30a2bbc660c"
