@@ -38,6 +38,8 @@ class MemoryLake:
     def query(self, sql, /, **of):
         return shared_sql().answer(sql, {name: self._given(each) for name, each in of.items()})
 
+    query_shared = query
+
     def select(self, table, where, columns=(), /, **of):
         names = columns or table.names
         selected = ", ".join(f'"{name}"' for name in names)

@@ -59,7 +59,7 @@ class Silver:
             "initiator_queue_manager": GUIDS[client] if shown[0] else None,
             "acceptor_queue_manager": GUIDS[server] if shown[1] else None,
             "establish_requested_at": at, "establish_answered_at": at + 1, "last_packet_at": last,
-            "overlapping_captures": overlaps, "event_at": at, "uncaptured_side": uncaptured,
+            "overlapping_captures": overlaps, "uncaptured_side": uncaptured,
         }  # fmt: skip
         for side in ("client", "server"):
             row[f"{side}_holes"] = [
@@ -77,7 +77,7 @@ class Silver:
         row = {
             "sighting_key": key(seen_by), "seen_at": at, "source_queue_manager": source, "message_ordinal": ordinal,
             "message_id": f"{source}\\{ordinal}", "message_key": key(source, ordinal, sent), "sent_at": sent,
-            "message_kind": "application", "class": 0, "destination_queue": r"srv\q", "errors": [], "event_at": at,
+            "message_kind": "application", "class": 0, "destination_queue": r"srv\q", "errors": [],
             **said,
         }  # fmt: skip
         row["class_name"] = None if row["class"] is None else f"class {row['class']}"
@@ -103,7 +103,7 @@ class Silver:
             "session_acked_in": acked and "capture", "stored_at": stored and stored[0],
             "stored_in": stored and "capture", "stored_by": stored and stored[1], "surely_acknowledged": False,
             "acknowledgement_may_be_missing": False,
-            "unnumbered_by_loss": False, "handshake_seen": True, "transmit_ms": 0.5, "event_at": at,
+            "unnumbered_by_loss": False, "handshake_seen": True, "transmit_ms": 0.5,
         }  # fmt: skip
         row |= {each: said.pop(each) for each in of_sending if each in said}
         self.sendings.append(row)
@@ -118,7 +118,7 @@ class Silver:
             "client_address": session["client_address"], "server_address": session["server_address"], "kind": kind,
             "class": classes[kind], "queue_manager": GUIDS[TWO], "acknowledged_queue_manager": GUIDS[ONE],
             "transaction_sequence_id": sequence, "transaction_number": number, "capture_id": "capture",
-            "acknowledged_message_id": None, "event_at": at, **said,
+            "acknowledged_message_id": None, **said,
         }  # fmt: skip
         row["class_name"] = f"class {row['class']}"
         self.acks.append(row)
@@ -127,13 +127,11 @@ class Silver:
     def tables(self):
         """The rows as Arrow tables."""
         files = [
-            {"capture_id": server, "path": server, "servers": [server], "first_packet_at": 0, "last_packet_at": at,
-             "event_at": 0}
+            {"capture_id": server, "path": server, "servers": [server], "first_packet_at": 0, "last_packet_at": at}
             for server, at in self.ends.items()
         ]  # fmt: skip
         clones = [
-            {"finding_key": name, "rule_id": "O07", "subject": f"queue manager {name}", "event_at": 0}
-            for name in sorted(self.clones)
+            {"finding_key": name, "rule_id": "O07", "subject": f"queue manager {name}"} for name in sorted(self.clones)
         ]
         every = (self.messages, self.sendings, self.acks, self.sessions, files, clones)
         return {table: _table(table, rows) for table, rows in zip(TABLES, every, strict=True)}
@@ -148,7 +146,8 @@ def _table(table, rows):
         full |= {name: moment(full[name]) for name in times if isinstance(full[name], int)}
         if full.get("transaction_sequence_id") is not None:
             full["transaction_sequence_id"] = Decimal(full["transaction_sequence_id"])
-        full |= {"run_id": "run", "event_date": moment(row["event_at"]).date(), "errors": row.get("errors", [])}
+        dated = next((full[name] for name in table.event_date_columns if full[name] is not None), None)
+        full |= {"run_id": "run", "event_date": dated and dated.date(), "errors": row.get("errors", [])}
         found.append({name: full.get(name) for name in schema.names})
     return pa.Table.from_pylist(found, schema)
 

@@ -1,6 +1,6 @@
 """Relabelling of finished calls after a merge: by column, by call, and in the lake's table, with the same result."""
 
-from datetime import date
+from datetime import UTC, datetime
 from itertools import product
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from udfs.capture.call_relabelling import drop_merged_calls, relabel_calls
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
 from udfs.capture.merged_remainders import CONNECTION_LABELS_SCHEMA, PRESENTATION_CONTEXTS_SCHEMA
 
-DAY = date(2024, 2, 29)
+NOON = datetime(2024, 2, 29, 12, tzinfo=UTC)
 UUID = "1a9134dd-7b39-45ba-ad88-44d01ca47f28"
 MEANINGS = [
     {
@@ -47,7 +47,11 @@ def case():
     places = [(label["capture_id"], label["was_connection_id"]) for label in labels]
     places += [("another capture", "was 0"), ("capture 0", "another connection")]
     for (capture, connection), context, call in product(places, (1, 2, None), CALLS):
-        nothing = dict.fromkeys(BRONZE_SCHEMAS["rpc_calls"].names) | {"event_date": DAY, "sightings": []}
+        nothing = dict.fromkeys(BRONZE_SCHEMAS["rpc_calls"].names) | {
+            "request_at": NOON,
+            "event_date": NOON.date(),
+            "sightings": [],
+        }
         name = {"call_key": str(len(calls)), "capture_id": capture, "connection_id": connection, "context_id": context}
         calls.append(nothing | name | call)
     return calls, labels, meanings
@@ -141,7 +145,7 @@ def test_the_lakes_table_learns_the_same(case, expected, spark, tmp_path, store,
     """Where the rows are few, and where they are so many that tasks update them."""
     monkeypatch.setattr("pipeline.lake.lake.MAX_ROWS_IN_MEMORY", rows_in_memory)
     calls, labels, meanings = case
-    changes = merge_connections.MergeChanges(connection_labels=labels, dates={DAY})
+    changes = merge_connections.MergeChanges(connection_labels=labels, dates={NOON.date()})
     for meaning in meanings:
         changes.bind_contexts[meaning["capture_id"], meaning["was_connection_id"]].append(meaning)
     changes.relabeled = {(label["capture_id"], label["was_connection_id"]) for label in labels}

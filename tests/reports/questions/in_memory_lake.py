@@ -66,6 +66,8 @@ class InMemoryLake:
     def query(self, sql, /, **of):
         return shared_sql().answer(sql, {name: self._input(each) for name, each in of.items()})
 
+    query_shared = query
+
     def select(self, table, where, columns=(), /, **of):
         return self.query(f"SELECT {', '.join(columns or table.names)} FROM {{rows}} WHERE {where}", rows=table, **of)
 
