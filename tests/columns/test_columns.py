@@ -327,7 +327,8 @@ def test_groups_in_an_order(rows):
     assert groups.after(values, 42).tolist() == [values[some[0]] if some else 42 for some in after]
     assert groups.largest_before(values, 42).tolist() == [max(values[some]) if some else 42 for some in before]
     assert groups.largest_so_far(values).tolist() == [max(values[[*some, at]]) for at, some in enumerate(before)]
-    assert groups.smallest(values).tolist() == [min(values[some]) for some in places]
+    largest = [max([*some, at], key=lambda place: (values[place], -place)) for at, some in enumerate(before)]
+    assert groups.row_of_largest_so_far(values).tolist() == groups.rows[largest].tolist()
     assert groups.largest(values).tolist() == [max(values[some]) for some in places]
     assert groups.counts(mask).tolist() == [sum(mask[some].tolist()) for some in places]
     assert groups.any(mask).tolist() == [bool(mask[some].any()) for some in places]

@@ -157,10 +157,6 @@ class Groups:
         places: Ints = np.where(is_larger, np.arange(len(values)), 0)
         return self.rows[np.maximum.accumulate(places)]
 
-    def smallest(self, values: Numbers) -> Numbers:
-        """Return the smallest value of each row's group."""
-        return np.minimum.reduceat(values, self._starts)[self.number] if len(values) else values
-
     def largest(self, values: Numbers) -> Numbers:
         """Return the largest value of each row's group."""
         return np.maximum.reduceat(values, self._starts)[self.number] if len(values) else values
