@@ -15,7 +15,7 @@ from pipeline.findings.columns.call_history import (
     REMOTE_READ_READS,
     TIMER_SLACK_US,
 )
-from pipeline.findings.columns.exchanges import ended_by
+from pipeline.findings.columns.exchanges import end_made_at, ended_by
 from udfs.codes import RR_ACK
 from udfs.columns.absent import AFTER_ALL, NONE
 from udfs.columns.codes import either_code, row_codes
@@ -71,11 +71,10 @@ def acknowledged(calls: AssociationCalls) -> Mask:
 
 def held_until(calls: AssociationCalls) -> Numbers:
     """Return the time until which each receive that was answered certainly holds its message."""
-    ended_at = take_or(calls.started_at, ended_by(calls), AFTER_ALL)
     closed_at = take_or(calls.started_at, calls.context.closes, AFTER_ALL)
     given_up_at = calls.responded_at + CLEANUP_TIMEOUT_US - TIMER_SLACK_US
     given_up_at = np.where(calls.of(*REMOTE_READ_READS), given_up_at, AFTER_ALL)
-    result: Numbers = np.minimum.reduce([ended_at, closed_at, given_up_at])
+    result: Numbers = np.minimum.reduce([end_made_at(calls), closed_at, given_up_at])
     return result
 
 

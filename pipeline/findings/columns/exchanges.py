@@ -110,7 +110,7 @@ def end_made_at(calls: AssociationCalls) -> Numbers:
     return take_or(calls.started_at, ended_by(calls), AFTER_ALL)
 
 
-def pending_until(calls: AssociationCalls) -> Numbers:
+def _pending_until(calls: AssociationCalls) -> Numbers:
     """Return until when a server may have each receive of RemoteRead to end: it failed, or its End was answered."""
     failed_at = np.where(calls.failed, calls.responded_at, AFTER_ALL)
     result: Numbers = np.minimum(failed_at, take_or(calls.responded_at, ended_by(calls), AFTER_ALL))
@@ -140,7 +140,7 @@ def ends_without_receive(calls: AssociationCalls) -> tuple[Mask, tuple[Numbers, 
 
 def _ends_without_receive(calls: AssociationCalls) -> tuple[Mask, tuple[Numbers, ...]]:
     keys, rows = calls.keys("context_handle", "request_id"), np.flatnonzero(_is_remote_receive(calls))
-    receives = Spans(keys[rows], calls.started_at[rows], pending_until(calls)[rows])
+    receives = Spans(keys[rows], calls.started_at[rows], _pending_until(calls)[rows])
     ends = np.flatnonzero(calls.of(*REMOTE_READ_ENDS) & calls.context.is_known & ~calls.context.is_closed)
     found = calls.at(ends[~receives.any_meets(keys[ends], calls.started_at[ends], calls.responded_at[ends])])
     return found, _oldest_pending(calls, found)
@@ -150,7 +150,7 @@ def _oldest_pending(calls: AssociationCalls, ends: Mask) -> tuple[Numbers, ...]:
     contexts, at = calls.keys("context_handle"), np.flatnonzero(ends)
     receives = _is_remote_receive(calls) & np.isin(contexts, contexts[at])
     rows = calls.in_order(receives, contexts, calls.started_at)
-    groups, until, found = Groups(rows, contexts[rows]), pending_until(calls)[rows], []
+    groups, until, found = Groups(rows, contexts[rows]), _pending_until(calls)[rows], []
     for _ in range(_MOST_PENDING):
         index = TimeIndex(groups.keys, groups.largest_so_far(until), rows)
         oldest = index.first_after(contexts[at], calls.started_at[at] - 1)

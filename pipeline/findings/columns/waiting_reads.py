@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import (
-    AssociationCalls,
-)
+from pipeline.findings.columns.association_calls import AssociationCalls
 from pipeline.findings.columns.call_columns import Mask, Method, Numbers
 from pipeline.findings.columns.call_history import REMOTE_READ_READS, TIMER_SLACK_US
 from udfs.columns.absent import BEFORE_ALL, NONE
@@ -23,15 +21,21 @@ def waiting_with_same_key(calls: AssociationCalls, reads: Mask, *names: str) -> 
     """
     keys, found = calls.keys(*names), np.full(calls.count, NONE)
     rows = calls.in_order(reads, keys, calls.started_at)
-    by_end = np.argsort(calls.ended_at[rows], kind="stable")
-    rank = np.empty(len(rows), np.int64)
-    rank[by_end] = np.arange(len(rows))
+    by_end, rank = _ranked(calls.ended_at[rows])
     last = Groups(np.arange(len(rows)), keys[rows]).largest_before(rank, NONE)
     before = take_or(rows[by_end], last, NONE)
     waited = (before != NONE) & calls.answered[before] & (calls.started_at[before] < calls.started_at[rows])
     waited &= calls.started_at[rows] < calls.responded_at[before]
     found[rows[waited]] = before[waited]
     return found
+
+
+def _ranked(times: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the places of times in their order, and the rank of each."""
+    order = np.argsort(times, kind="stable")
+    rank = np.empty(len(times), np.int64)
+    rank[order] = np.arange(len(times))
+    return order, rank
 
 
 class OpenReads:
@@ -42,11 +46,9 @@ class OpenReads:
 
     def __init__(self, calls: AssociationCalls, reads: Mask, keys: Numbers, ends: Numbers) -> None:
         rows = calls.in_order(reads, keys, calls.started_at)
-        by_end = np.argsort(ends[rows], kind="stable")
+        by_end, self._rank = _ranked(ends[rows])
         self._index = TimeIndex(keys[rows], calls.started_at[rows])
         self._groups = Groups(rows, keys[rows])
-        self._rank = np.empty(len(rows), np.int64)
-        self._rank[by_end] = np.arange(len(rows))
         self._rows, self._ends = rows[by_end], ends[rows[by_end]]  # by rank
 
     def find(self, asked: Mask, keys: Numbers, before: Numbers, until: Numbers, most: int = 1) -> list[Numbers]:

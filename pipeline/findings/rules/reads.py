@@ -16,6 +16,7 @@ from pipeline.findings.columns.call_history import (
     TIMER_SLACK_US,
 )
 from pipeline.findings.columns.exchanges import (
+    REMOTE_READ_CANCEL,
     end_made_at,
     ended_by,
     ended_receive,
@@ -59,7 +60,7 @@ _NO_LOSS: Final = "no packet of the association is missing"
 _FIRST_WAITED: Final = "both reads were captured completely, and the first certainly waited when the second was made"
 _END_CAPTURED: Final = "the read and its End were captured completely"
 _CONTEXT_CLOSED: Final = "its context was closed, or every connection ended with FIN"
-_QM2QM_CANCEL, _REMOTE_READ_CANCEL = (QM2QM_NAME, 5), (REMOTE_READ_NAME, 8)
+_QM2QM_CANCEL: Final = (QM2QM_NAME, 5)
 
 
 @association_call_rule("Q09", *QM2QM_READS, precondition=_FIRST_WAITED)
@@ -186,14 +187,14 @@ def cancel_of_unknown_request_id(calls: AssociationCalls) -> Iterator[ViolatingC
     yield ViolatingCalls(~is_after_first(calls, QM2QM_READS, "queue_handle", "request_id"), "dwRequestID {request_id}")
 
 
-@association_call_rule("R48", _REMOTE_READ_CANCEL, complete=True)
+@association_call_rule("R48", REMOTE_READ_CANCEL, complete=True)
 def remote_read_cancel_of_unknown_request_id(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A cancel of a request id that no read of the context had."""
     known = is_after_first(calls, REMOTE_READ_READS, "context_handle", "request_id")
     yield ViolatingCalls(~known, "dwRequestId {request_id}")
 
 
-@association_call_rule("R46", _REMOTE_READ_CANCEL, needs="ok", complete=True)
+@association_call_rule("R46", REMOTE_READ_CANCEL, needs="ok", complete=True)
 def cancel_accepted_of_completed_read(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A cancel of a read that did not wait was answered MQ_OK."""
     (met,) = reads_met(calls, REMOTE_READ_READS, "context_handle", "request_id")
@@ -231,7 +232,7 @@ def qm2qm_read_not_cancelled(calls: AssociationCalls) -> Iterator[ViolatingCalls
     yield from _not_cancelled(calls, QM2QM_READS, "queue_handle", *good)
 
 
-@association_call_rule("R47", _REMOTE_READ_CANCEL, needs="ok", complete=True)
+@association_call_rule("R47", REMOTE_READ_CANCEL, needs="ok", complete=True)
 def remote_read_not_cancelled(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A request whose cancel was answered MQ_OK returned a message, or was not answered."""
     yield from _not_cancelled(calls, REMOTE_READ_READS, "context_handle", MQ_ERROR_OPERATION_CANCELLED)
