@@ -29,7 +29,7 @@ from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.silver import update as silver_update
-from pipeline.silver.decode_tasks import DecodedWrite
+from pipeline.silver.inline_decoders import Decoded, InlineDecoders
 from pipeline.transfers import update as transfers_update
 from schemas.bronze import RPC_CALLS
 from schemas.sessions import SENDINGS, SESSION_PACKETS
@@ -71,15 +71,16 @@ def _stamped_rows(tasks: PartitionedRows, number: int) -> Iterator[pa.RecordBatc
     return (stamp_rows(RPC_CALLS, batch, "bench", dt.datetime.now(dt.UTC)) for batch in tasks.read_part(number))
 
 
-def _update_bronze_and_calls(lake: Lake, files: Sequence[Path]) -> None:
-    """Write captures to bronze, and their calls to silver as they are written, as the jobs do."""
-    decoder = silver_update.make_call_decoder(lake, keep_packets=False)
+def _update_bronze_and_calls(lake: Lake, files: Sequence[Path]) -> Decoded:
+    """Write captures to bronze, and their calls to silver, as the jobs do; return what was decoded on the way."""
+    decoders = InlineDecoders.of(lake, keep_packets=False)
     done = ingest(
         lake, list_files([str(path) for path in files]), run_id="bench", reader_options={}, log=lambda _text: None,
-        observer=decoder,
+        observers=decoders.observers(),
     )  # fmt: skip
-    decoded = DecodedWrite.from_recorded(decoder, done.recorded_write)
-    silver_update.update(lake, keep_packets=False, keep_stubs=True, decoded=decoded)
+    decoded = decoders.decoded(done.observed_writes)
+    silver_update.update(lake, keep_packets=False, keep_stubs=True, decoded=decoded.calls)
+    return decoded
 
 
 class LakeBench:
@@ -157,8 +158,8 @@ class LakeBench:
         lake = self._lake()
         begin = time.perf_counter()
         with lake.hold_exclusive_access(lambda: None):
-            _update_bronze_and_calls(lake, files)
-            transfers_update.update(lake, "bench")
+            decoded = _update_bronze_and_calls(lake, files)
+            transfers_update.update(lake, "bench", decoded=decoded.packets)
         seconds = time.perf_counter() - begin
         found = TransfersResult(
             seconds, lake.versions.rows_written(SESSION_PACKETS), lake.versions.rows_written(SENDINGS)

@@ -27,7 +27,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.silver import update as silver_update
 from pipeline.silver.declaration_file import DeclarationError, Declarations, load_declarations
-from pipeline.silver.decode_tasks import CallDecoder, DecodedWrite
+from pipeline.silver.inline_decoders import NOTHING_DECODED, Decoded, InlineDecoders
 from pipeline.transfers import update as transfers_update
 from pipeline.transfers.session_rows import SessionSettings
 from pipeline.transfers.update import MessageSettings
@@ -84,14 +84,17 @@ def load_decryption_keys(job_run: cli.JobRun) -> DecryptionKeys:
 
 def read_captures_into_bronze(
     job_run: cli.JobRun, lake: Lake, files: list[InputFile], outcome: cli.Outcome, keys: DecryptionKeys | None = None,
-    decoder: CallDecoder | None = None,
+    decoders: InlineDecoders | None = None,
 ) -> ingest_captures.CaptureIngestResult:  # fmt: skip
     """Read new captures into bronze, decrypt calls with the keys, and add the counts to ``outcome``.
 
-    ``decoder`` decodes calls while they are written, for ``decode_calls_to_silver``. It is not used with keys, which
-    change calls after they are written.
+    ``decoders`` decode calls and packets while they are written, for ``decode_calls_to_silver``; calls not with keys,
+    which change them after they are written.
     """
     arguments = job_run.arguments
+    observers = {} if decoders is None else decoders.observers()
+    if keys:
+        observers.pop(RPC_CALLS, None)
     done = ingest_captures.ingest(
         lake,
         files,
@@ -101,7 +104,7 @@ def read_captures_into_bronze(
         pending_expiry=job_run.config.pending.expire,
         as_of=arguments.as_of,
         options=ingest_captures.IngestOptions(arguments.between, arguments.reprocess, arguments.dry_run),
-        observer=None if keys else decoder,
+        observers=observers,
         max_time_ahead=job_run.config.ingest.max_time_ahead,
         meter=cli.byte_meter,
     )
@@ -159,34 +162,34 @@ def _load_declarations(config: Config) -> Declarations:
         raise ConfigError(str(error)) from error
 
 
-def build_inline_decoder(job_run: cli.JobRun, lake: Lake) -> CallDecoder | None:
-    """Return a decoder that ``read_captures_into_bronze`` applies to calls while it writes them; None for --dry-run."""
+def build_inline_decoders(job_run: cli.JobRun, lake: Lake) -> InlineDecoders | None:
+    """Return decoders for ``read_captures_into_bronze``; None for --dry-run."""
     config = job_run.config
     declarations = _load_declarations(config)  # ConfigError before anything is read
     if job_run.arguments.dry_run:
         return None
-    return silver_update.make_call_decoder(
+    return InlineDecoders.of(
         lake, keep_packets=config.store.packets, keep_bodies=config.store.bodies, declarations=declarations
     )
 
 
 def decode_calls_to_silver(
-    job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome, *, keep_stubs: bool, decoded: DecodedWrite | None = None
+    job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome, *, keep_stubs: bool, decoded: Decoded = NOTHING_DECODED
 ) -> dict[str, int]:
     """Decode new calls and packets of bronze into silver; return the number of rows written by table.
 
-    ``decoded`` holds the calls that ``read_captures_into_bronze`` has already decoded.
+    ``decoded``: what ``read_captures_into_bronze`` has already decoded.
     """
     config, declarations = job_run.config, _load_declarations(job_run.config)
     store, failures = config.store, dict[str, str]()
     written = silver_update.update(
-        lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=keep_stubs, decoded=decoded,
+        lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=keep_stubs, decoded=decoded.calls,
         failures=failures, declarations=declarations,
     )  # fmt: skip
     sessions = transfers_update.update(
         lake, job_run.run_id,
         SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire),
-        MessageSettings(keep_bodies=store.bodies, keep_stubs=keep_stubs, declarations=declarations),
+        MessageSettings(keep_bodies=store.bodies, keep_stubs=keep_stubs, declarations=declarations), decoded.packets,
     )  # fmt: skip
     for table, rows in sessions.items():
         written[table] = written.get(table, 0) + rows
@@ -208,15 +211,15 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         if redacting is None:
             read_captures_into_bronze(job_run, lake, files, outcome, keys)
             return outcome
-        decoder = build_inline_decoder(job_run, redacting.scratch_lake)
-        done = read_captures_into_bronze(job_run, redacting.scratch_lake, files, outcome, keys, decoder)
-        if not job_run.arguments.dry_run:
+        decoders = build_inline_decoders(job_run, redacting.scratch_lake)
+        done = read_captures_into_bronze(job_run, redacting.scratch_lake, files, outcome, keys, decoders)
+        if decoders is not None:
             decode_calls_to_silver(
                 job_run,
                 redacting.scratch_lake,
                 outcome,
                 keep_stubs=True,
-                decoded=DecodedWrite.from_recorded(decoder, done.recorded_write),
+                decoded=decoders.decoded(done.observed_writes),
             )
             redacting.publish(run_id=job_run.run_id, read_paths={row["path"] for row in done.file_rows})
     return outcome

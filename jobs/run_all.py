@@ -17,7 +17,7 @@ from jobs.command_line.notices import NoticeOptions, after_run_options, carry_ou
 from jobs.command_line.parsers import build_parser
 from jobs.config import Config
 from jobs.ingest_captures import (
-    build_inline_decoder,
+    build_inline_decoders,
     decode_calls_to_silver,
     list_captures,
     load_decryption_keys,
@@ -44,7 +44,7 @@ from pipeline.reports.queue_overview import queue_lines
 from pipeline.reports.summary import console_summary
 from pipeline.sequences import update as sequences_update
 from pipeline.silver import hosts
-from pipeline.silver.decode_tasks import DecodedWrite
+from pipeline.silver.inline_decoders import NOTHING_DECODED, Decoded
 from pipeline.silver.machine_names import DeclaredNames
 from pipeline.text import format_count
 from pipeline.transfers.messages import update_messages
@@ -115,12 +115,12 @@ def _update_bronze_and_silver(
     With redaction this happens in the scratch lake of the run, and the redacted rows are then written to the lake.
     """
     target = lake if redacting is None else redacting.scratch_lake
-    decoder = build_inline_decoder(job_run, target)
+    decoders = build_inline_decoders(job_run, target)
     job_run.stages.begin("reading")
-    done = read_captures_into_bronze(job_run, target, captures, outcome, keys, decoder)
+    done = read_captures_into_bronze(job_run, target, captures, outcome, keys, decoders)
     if snapshot_files:
         ingest_snapshots.read_snapshots_into_bronze(job_run, target, snapshot_files, outcome)
-    if job_run.arguments.dry_run:
+    if decoders is None:  # --dry-run
         return None
     keep_stubs = redacting is not None or job_run.config.store.stubs
     hosts_provenance = _update_silver(
@@ -128,7 +128,7 @@ def _update_bronze_and_silver(
         target,
         outcome,
         keep_stubs=keep_stubs,
-        decoded=DecodedWrite.from_recorded(decoder, done.recorded_write),
+        decoded=decoders.decoded(done.observed_writes),
     )
     if redacting is not None:
         cli.log_progress("replacing names")
@@ -137,7 +137,7 @@ def _update_bronze_and_silver(
 
 
 def _update_silver(
-    job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome, *, keep_stubs: bool, decoded: DecodedWrite | None = None
+    job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome, *, keep_stubs: bool, decoded: Decoded = NOTHING_DECODED
 ) -> Mapping[str, Any] | None:
     """Decode new calls and snapshots of bronze into silver; return the provenance for silver.hosts, or None."""
     job_run.stages.begin("decoding")

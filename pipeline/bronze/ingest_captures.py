@@ -9,7 +9,7 @@ that far (``pipeline.runs.recovery``). The caller holds the lake's lease.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
@@ -20,7 +20,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pipeline.bronze.across_captures import learned_endpoints, merge_connections
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.bronze.across_captures.merge_connections import MergeChanges
-from pipeline.bronze.call_observer import CallObserver, ObservedWrite
 from pipeline.bronze.capture_parts import cut_into_parts, join_rows_of_parts
 from pipeline.bronze.capture_tasks import time_limits
 from pipeline.bronze.connection_openings import update_connection_attempts
@@ -39,6 +38,7 @@ from pipeline.bronze.ledger_entries import (
 from pipeline.bronze.pending_expiry import PendingExpiry
 from pipeline.bronze.read_progress import Meter, ReadProgress, no_meter
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls
+from pipeline.bronze.row_observers import ObservedWrite, RowObserver
 from pipeline.bronze.write_tables import BronzeWriter, captures_without_entry
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
@@ -48,6 +48,7 @@ from pipeline.runs.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.settings import IngestConfig, PendingConfig
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.sessions import PINGS, SESSION_PACKETS
+from schemas.table import Table
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
 from udfs.rows import RowDict
 
@@ -76,20 +77,20 @@ class CaptureIngestResult:
     """Counts and ledger rows of one ingest of captures.
 
     ``file_rows`` are the ledger rows of the files that were read. ``skipped_files`` counts the files that the ledger
-    knew already. ``recorded_write`` is the commit of ``bronze.rpc_calls``, if the observer saw all calls that it
+    knew already. ``observed_writes`` are the commits, by table, of which observers saw all rows that they
     added. ``newest_paths`` are the newest of the given files in each folder.
     """
 
     file_rows: list[RowDict] = field(default_factory=list)
     skipped_files: int = 0
     rows_written: dict[str, int] = field(default_factory=dict)  # by table
-    recorded_write: ObservedWrite | None = None
+    observed_writes: dict[Table, ObservedWrite] = field(default_factory=dict)
     newest_paths: frozenset[str] = frozenset()
 
     def add(self, other: CaptureIngestResult) -> None:
         """Add the result of the next round; a capture that was read again counts once."""
         reread = {row["path"] for row in other.file_rows}
-        self.recorded_write = None if self.file_rows else other.recorded_write
+        self.observed_writes = {} if self.file_rows else other.observed_writes
         self.file_rows = [row for row in self.file_rows if row["path"] not in reread] + other.file_rows
         for table, rows in other.rows_written.items():
             self.rows_written[table] = self.rows_written.get(table, 0) + rows
@@ -111,14 +112,14 @@ class CaptureIngestResult:
 def ingest(
     lake: Lake, files: list[InputFile], *, run_id: str, reader_options: dict[str, Any], log: LogFunction,
     pending_expiry: dt.timedelta = PendingConfig.expire, as_of: dt.datetime | None = None,
-    options: IngestOptions | None = None, observer: CallObserver | None = None,
+    options: IngestOptions | None = None, observers: Mapping[Table, RowObserver] | None = None,
     max_time_ahead: dt.timedelta = IngestConfig.max_time_ahead, meter: Meter = no_meter,
 ) -> CaptureIngestResult:  # fmt: skip
     """Ingest captures into bronze. Files that the ledger knows unchanged are not read again.
 
     ``pending_expiry`` is how long an unfinished call or connection is waited for, in the packets' time, counted back
-    from ``as_of`` or else from the newest packet read. ``observer`` sees the calls on their way into the table, in runs
-    that change no stored call. Packets are read without their times if these are later than the clock by more than
+    from ``as_of`` or else from the newest packet read. ``observers`` see rows on their way into tables, calls in runs
+    that change no stored one. Packets are read without their times if these are later than the clock by more than
     ``max_time_ahead``. ``meter`` shows how much is read.
     """
     options, interrupted = options or IngestOptions(), frozenset[str]()
@@ -151,7 +152,9 @@ def ingest(
         versions = bronze_versions(lake)
         changed = {*plan.replaced_captures, *plan.renamed_captures, *(read.capture_id for read in plan.reads)}
         folder = runs.begin(round_id, versions, changed)
-        writer = BronzeWriter(lake, round_id, folder, versions, plan, IngestClock(max_time_ahead), observer, cutoff)
+        writer = BronzeWriter(
+            lake, round_id, folder, versions, plan, IngestClock(max_time_ahead), observers or {}, cutoff
+        )
         result.add(_IngestRound(writer, reader_options, pending_expiry, as_of, endpoints, interrupted, meter).run(log))
         if cutoff is not None:
             recount_connection_calls(lake, cutoff)
@@ -231,11 +234,9 @@ class _IngestRound:
         if later := self._captures_to_reread_later():
             runs = RunMarkers.of(lake)
             runs.set_captures_to_reread({**runs.captures_to_reread(), **later})
-        known, stored = writer.versions_before[str(RPC_CALLS)], lake.version(RPC_CALLS)
-        before = -1 if known is None else known  # the first version may have rows
-        are_relabelled = (-1 if stored is None else stored) != before
+        are_relabelled = lake.version(RPC_CALLS) != writer.versions_before[str(RPC_CALLS)]
         if changes.overlapping_connections or plan.replaced_captures or are_relabelled:  # calls change otherwise too
-            writer.observer = None
+            writer.observers = {each: observer for each, observer in writer.observers.items() if each is not RPC_CALLS}
         writer.write_tables(changes, self._expiry(result.file_rows))
         tap_steps = writer.find_tap_steps(changes, result.file_rows)
         for row in result.file_rows:
@@ -244,10 +245,12 @@ class _IngestRound:
         for row in result.file_rows:
             if (why := failures.pop(row["capture_id"], None)) is not None:
                 row.update(failed_columns(why))
-        after = lake.versions.newest_commit(RPC_CALLS)
-        is_observed = writer.observer is not None and not tap_steps  # these change stored calls
-        if is_observed and after is not None and after.version > before and after.is_ours:
-            result.recorded_write = ObservedWrite(before, after.version, writer.removed_calls)
+        for table in writer.observers:
+            known, after = writer.versions_before[str(table)], lake.versions.newest_commit(table)
+            before = -1 if known is None else known  # the first version may have rows
+            changes_stored = table is RPC_CALLS and tap_steps
+            if after is not None and after.version > before and after.is_ours and not changes_stored:
+                result.observed_writes[table] = ObservedWrite(before, after.version, writer.removed_calls)
         for table in (CONNECTIONS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING):
             result.rows_written[str(table)] = count_staged_rows(writer.staged.files(table.name))
         result.rows_written[str(CAPTURE_FILES)] = writer.write_ledger(

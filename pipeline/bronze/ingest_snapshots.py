@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Final
 from uuid import uuid4
@@ -156,7 +157,9 @@ class _SnapshotIngestRun:
         return {RUN_ID: self.run_id, INGESTED_AT: self.clock.now}
 
     def _staged_rows(self, table: Table, keep: RowFilter | None) -> PartitionedRows:
-        return staged_rows(LakePath(self.staging_folder) / table.name, table, keep)
+        return staged_rows(
+            LakePath(self.staging_folder) / table.name, table, None if keep is None else partial(map, keep)
+        )
 
     @staticmethod
     def _ledger_row(file: InputFile, counts: RowDict) -> RowDict:

@@ -20,12 +20,12 @@ from pipeline.arrow_rows import is_in
 from pipeline.bronze.across_captures import merge_connections
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.bronze.across_captures.merge_connections import MergeChanges
-from pipeline.bronze.call_observer import CallObserver, RemovedCalls
 from pipeline.bronze.capture_parts import add_row_before
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import IngestPlan, PlannedRead
 from pipeline.bronze.pending_expiry import PendingExpiry
 from pipeline.bronze.retention_cutoff import RetentionCutoff
+from pipeline.bronze.row_observers import RemovedCalls, RowObserver
 from pipeline.bronze.staged_reads import StagedReads
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
@@ -68,11 +68,11 @@ def captures_without_entry(lake: Lake) -> set[str]:
 
 @dataclass(slots=True)
 class BronzeWriter:
-    """Writes the tables of one round. ``folder`` holds its staging files; ``observer`` sees the calls that are added.
+    """Writes the tables of one round. ``folder`` holds its staging files; ``observers`` see the rows that are added.
 
     ``staged`` are those that the read tasks write.
     ``versions_before`` are the tables' versions at the start: None for a table that did not exist. ``removed_calls``
-    are the calls that the commit of ``bronze.rpc_calls`` took out, if there is an observer.
+    are the calls that the commit of ``bronze.rpc_calls`` took out, if they are observed.
     """
 
     lake: Lake
@@ -81,7 +81,7 @@ class BronzeWriter:
     versions_before: dict[str, int | None]
     plan: IngestPlan
     clock: IngestClock
-    observer: CallObserver | None = None
+    observers: Mapping[Table, RowObserver] = field(default_factory=dict)
     cutoff: RetentionCutoff | None = None
     removed_calls: RemovedCalls = field(default_factory=RemovedCalls, init=False)
     staged: StagedReads = field(init=False)
@@ -269,15 +269,14 @@ class BronzeWriter:
 
     def _delete_and_insert(
         self, table: Table, transform: BatchTransform, merged: pa.Table, *, deleted: Collection[str],
-        dates: Collection[dt.date | None], observe: Callable[[Batches, str], Batches] | None = None,
+        dates: Collection[dt.date | None],
     ) -> None:  # fmt: skip
         """Insert the staged rows, changed by ``transform``, and the ``merged`` ones; delete rows.
 
         In how many commits: see ``Lake.delete_and_insert``. Staging files are read once, by the tasks that write the
-        table. ``observe`` gets each task's batches and number.
-        ``deleted`` are keys of stored rows on ``dates``.
+        table. ``deleted`` are keys of stored rows on ``dates``.
         """
-        run_id, ingested_at = self.run_id, self.clock.now
+        run_id, ingested_at, observer = self.run_id, self.clock.now, self.observers.get(table)
         merged_folder = self.folder / _MERGED / table.name
         staging = StagingWriter(str(merged_folder.folder), _MERGED)
         for batch in merged.to_batches():
@@ -292,7 +291,7 @@ class BronzeWriter:
 
         def rows(number: int) -> Batches:
             stamped = (stamp_rows(table, batch, run_id, ingested_at) for batch in staged(number))
-            return stamped if observe is None else observe(stamped, str(number))
+            return stamped if observer is None else observer.record_and_pass(stamped, str(number))
 
         fresh = PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
         if tasks or deleted:
@@ -305,14 +304,12 @@ class BronzeWriter:
         stored = self._stored_calls(changes)
         unchanged = changes.unchanged_call_keys | _unchanged_calls(calls, stored)
         deleted = changes.replaced_call_keys - unchanged
-        observe = None
-        if self.observer is not None:
-            observe = self.observer.record_and_pass
+        if RPC_CALLS in self.observers:
             dates = _silver_dates(stored.filter(is_in(stored, "call_key", deleted)))
             self.removed_calls = RemovedCalls(frozenset(deleted), dates)
         rows = calls.filter(pc.invert(pc.or_(overlapping, is_in(calls, "call_key", unchanged))))
         transform = merge_connections.apply_bind_context(changes)
-        self._delete_and_insert(RPC_CALLS, transform, rows, deleted=deleted, dates=changes.dates, observe=observe)
+        self._delete_and_insert(RPC_CALLS, transform, rows, deleted=deleted, dates=changes.dates)
         if not changes.overlapping_connections:
             return {}
         merged = merge_connections.merge_overlapping_calls(lake, changes, calls.filter(overlapping))

@@ -16,17 +16,14 @@ from pipeline.silver.decode import (
     OPTIONAL_INPUT_COLUMNS,
     DecodeFailure,
     decode_calls_safely,
-    message_batches,
 )
-from pipeline.transfers.connection_packets import USER_MESSAGE
+from pipeline.silver.decode_packets import decode_packets, message_packets
 from pipeline.transfers.one_capture import SESSION_TABLES, CaptureSessions
-from pipeline.transfers.packet_sightings import packet_sightings
 from schemas.bronze import RPC_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import RUN_ID, Table
-from udfs.comqc.declared_interfaces import NO_DECLARATIONS
 
 ReaderRows: TypeAlias = Iterable[tuple[str, pa.RecordBatch]]
 """What ``read_capture_batches`` yields of one capture: batches with their kind."""
@@ -70,7 +67,7 @@ def _decoded(kind: str, batch: pa.RecordBatch, options: CaptureOptions, table: T
     if kind == RPC_CALLS.name:
         yield from _decoded_calls(batch, options, table)
     elif kind == SESSION_PACKETS.name and table in (MESSAGES, COMQC_CALLS):
-        yield _decoded_packets(_message_packets(batch), options, table)
+        yield _decoded_packets(message_packets(batch), options, table)
 
 
 def _numbered_messages(read: ReaderRows, options: CaptureOptions) -> Iterator[pa.RecordBatch]:
@@ -84,7 +81,7 @@ def _numbered_messages(read: ReaderRows, options: CaptureOptions) -> Iterator[pa
             if kind != SESSION_PACKETS.name:
                 yield from _decoded(kind, batch, options, MESSAGES)
                 continue
-            packets = _message_packets(batch)
+            packets = message_packets(batch)
             decoded = _decoded_packets(packets, options, MESSAGES).select(list(options.columns))
             writer = writer or pa.ipc.new_stream(file, decoded.schema, options=STAGED_ROWS)
             writer.write_batch(decoded)
@@ -117,20 +114,9 @@ def _decoded_calls(calls: pa.RecordBatch, options: CaptureOptions, table: Table)
             yield rows
 
 
-def _message_packets(packets: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the packets that are messages, as far as bytes of them were seen."""
-    return packets.filter(pc.and_(pc.equal(packets["kind"], USER_MESSAGE), packets["packet"].is_valid()))
-
-
 def _decoded_packets(packets: pa.RecordBatch, options: CaptureOptions, table: Table) -> pa.RecordBatch:
-    rows = packets.num_rows
-    sightings = {
-        **packet_sightings(pa.Table.from_batches([packets])),
-        **dict.fromkeys(_NUMBERS, pa.nulls(rows, pa.int64())),
-        RUN_ID: pa.nulls(rows, pa.string()),
-    }
-    wanted = {str(table): options.columns}
-    decoded = message_batches(
-        packets["packet"], sightings, NO_DECLARATIONS, keep_bodies=options.flags["keep_bodies"], wanted=wanted
-    )
+    decoded = decode_packets(
+        pa.Table.from_batches([packets]), pa.nulls(packets.num_rows, pa.string()),
+        keep_bodies=options.flags["keep_bodies"], wanted={str(table): options.columns},
+    )  # fmt: skip
     return decoded[str(table)]

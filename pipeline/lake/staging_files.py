@@ -145,9 +145,9 @@ def _cut(file: LakePath, size: int, most: int) -> list[StagedPart]:
 
 
 def staged_rows(
-    folder: LakePath, table: Table, keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    folder: LakePath, table: Table, transform: Callable[[Batches], Iterator[pa.RecordBatch]] | None = None
 ) -> PartitionedRows:
-    """Return the columns of a table from the staging files of a folder; ``keep``: of a batch the rows that it returns.
+    """Return the columns of a table from the staging files of a folder, as ``transform`` changes the rows of a task.
 
     A part for each task (``plan_tasks``).
     """
@@ -155,7 +155,7 @@ def staged_rows(
 
     def rows(number: int) -> Iterator[pa.RecordBatch]:
         batches = (batch.select(names) for part in tasks[number] for batch in part.read())
-        return batches if keep is None else map(keep, batches)
+        return batches if transform is None else transform(batches)
 
     return PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
 

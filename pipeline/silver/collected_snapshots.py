@@ -139,4 +139,4 @@ def _staged_rows_not_in(
     def is_new(rows: pa.RecordBatch) -> pa.RecordBatch:
         return rows.filter(pc.invert(pc.is_in(rows.column("snapshot_id"), known)))
 
-    return staged_rows(folder / table.name, table, is_new if len(known) else None)
+    return staged_rows(folder / table.name, table, partial(map, is_new) if len(known) else None)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipeline.bronze.call_observer import ObservedWrite
+from pipeline.bronze.row_observers import ObservedWrite
 from pipeline.lake.date_filters import utc_date_sql
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
@@ -156,11 +156,6 @@ class DecodedWrite:
 
     decoder: CallDecoder
     write: ObservedWrite
-
-    @staticmethod
-    def from_recorded(decoder: CallDecoder | None, write: ObservedWrite | None) -> DecodedWrite | None:
-        """Combine a decoder with the commit that it observed; None without a decoder, or if it missed added calls."""
-        return None if decoder is None or write is None else DecodedWrite(decoder, write)
 
 
 def _input_columns(columns: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.silver.decode_packets import PACKET_NUMBERS, USER_MESSAGE
 from pipeline.transfers.checkpoints import NO_SIDE, Checkpoint, NotStored, SideCheckpoint
 from pipeline.transfers.flow_control import times_of
 from pipeline.transfers.packet_clocks import ordered_times
@@ -28,7 +29,7 @@ from udfs.times import SECOND_US
 
 CLIENT, SERVER = 0, 1
 SIDES: Final = ("client", "server")
-USER_MESSAGE, ORDER_ACK, FINAL_ACK, SESSION_ACK = "user_message", "order_ack", "final_ack", "session_ack"
+ORDER_ACK, FINAL_ACK, SESSION_ACK = "order_ack", "final_ack", "session_ack"
 ESTABLISH_CONNECTION, CONNECTION_PARAMETERS = "establish_connection", "connection_parameters"
 HANDSHAKE_KINDS: Final = (ESTABLISH_CONNECTION, CONNECTION_PARAMETERS)
 COUNTED_KINDS: Final = (USER_MESSAGE, ORDER_ACK, FINAL_ACK)
@@ -138,6 +139,11 @@ class ConnectionPackets:
         """Return ``session_number`` and ``recoverable_number`` of some rows, null where not known."""
         found = (("session_number", self.numbers.session), ("recoverable_number", self.numbers.recoverable))
         return {name: from_ints(each[rows], NO_NUMBER) for name, each in found}
+
+    def numbers_of(self, rows: Ints) -> pa.Table:
+        """Return the numbers of some rows, ``PACKET_NUMBERS``."""
+        keys = self.table["packet_key"].take(pa.array(rows))
+        return pa.table({"packet_key": keys, **self.number_columns(rows)}, PACKET_NUMBERS)
 
 
 def arrange_packets(

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from pipeline.arrow_rows import is_in
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps, spans_by_server
 from pipeline.lake.lake import Lake
+from pipeline.silver.decode_packets import USER_MESSAGE
 from pipeline.transfers.checkpoints import Checkpoint
 from pipeline.transfers.connection_packets import (
     USER_FLAGS_SQL,
-    USER_MESSAGE,
     ConnectionPackets,
     arrange_packets,
 )

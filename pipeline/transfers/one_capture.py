@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pipeline.arrow_rows import is_in
 from pipeline.bronze.across_captures.capture_ends import CAPTURE_ENDS
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
+from pipeline.silver.decode_packets import PACKET_NUMBERS
 from pipeline.transfers.connection_packets import ConnectionPackets
 from pipeline.transfers.inputs import (
     BINARY_PROTOCOL,
@@ -36,11 +37,6 @@ _NOTHING_DECODED: Final = pa.table(
         "delivery": pa.array([], pa.string()),
         "transactional": pa.array([], pa.bool_()),
     }
-)
-
-
-_NUMBERS: Final = pa.schema(
-    [("packet_key", pa.string()), ("session_number", pa.int64()), ("recoverable_number", pa.int64())]
 )
 
 
@@ -83,12 +79,9 @@ class CaptureSessions:
                 yield sending_rows(found, connections, sessions, None)
 
     def numbers(self) -> pa.Table:
-        """Return ``packet_key``, ``session_number`` and ``recoverable_number`` of all packets; null where not known."""
-        parts = [_NUMBERS.empty_table()]
-        for found, _ in self._groups():
-            every = found.number_columns(np.arange(found.table.num_rows))
-            parts.append(pa.table({"packet_key": found.table["packet_key"], **every}, _NUMBERS))
-        return pa.concat_tables(parts)
+        """Return the numbers of all packets, ``PACKET_NUMBERS``."""
+        parts = [found.numbers_of(np.arange(found.table.num_rows)) for found, _ in self._groups()]
+        return pa.concat_tables([PACKET_NUMBERS.empty_table(), *parts])
 
     def _groups(self) -> Iterator[tuple[ConnectionPackets, pa.Table]]:
         """Yield all packets of some connections together, and the connections' rows."""

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.silver.decode_packets import USER_MESSAGE
 from pipeline.transfers.connection_packets import (
     CLIENT,
     SERVER,
     SIDES,
-    USER_MESSAGE,
     ConnectionPackets,
     window_sizes,
 )

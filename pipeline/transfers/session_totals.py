@@ -9,13 +9,13 @@ from typing import Final
 
 import numpy as np
 
+from pipeline.silver.decode_packets import USER_MESSAGE
 from pipeline.transfers.connection_packets import (
     CLIENT,
     FINAL_ACK,
     ORDER_ACK,
     SERVER,
     SESSION_ACK,
-    USER_MESSAGE,
     ConnectionPackets,
     SideRows,
 )

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.silver.decode_packets import USER_MESSAGE
 from pipeline.transfers.checkpoints import Hole, SideCheckpoint
 from pipeline.transfers.connection_packets import (
     CLIENT,
@@ -22,7 +23,6 @@ from pipeline.transfers.connection_packets import (
     SERVER,
     SESSION_ACK,
     SIDES,
-    USER_MESSAGE,
     ConnectionPackets,
     SideRows,
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +23,14 @@ from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import changed_keys
 from pipeline.settings import StoreConfig
-from pipeline.silver.decode import DECODER_VERSIONS, BatchesByTable, message_batches
+from pipeline.silver.decode import DECODER_VERSIONS, BatchesByTable
+from pipeline.silver.decode_packets import USER_MESSAGE, DecodedPackets, decode_packets
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from pipeline.transfers.changed_connections import CONNECTION_INPUTS, CaptureState, changed_connections
 from pipeline.transfers.checkpoint_cuts import latest_checkpoints
 from pipeline.transfers.checkpoint_use import ChangedPackets, outdated_checkpoints, usable_checkpoints
 from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
-from pipeline.transfers.connection_packets import USER_MESSAGE, ConnectionPackets
+from pipeline.transfers.connection_packets import ConnectionPackets
 from pipeline.transfers.inputs import (
     BINARY_PROTOCOL,
     count_packets,
@@ -39,7 +40,6 @@ from pipeline.transfers.inputs import (
     read_packets,
     select_after_checkpoint,
 )
-from pipeline.transfers.packet_sightings import packet_sightings
 from pipeline.transfers.sending_rows import sending_rows
 from pipeline.transfers.session_rows import (
     CONNECTION_COLUMNS,
@@ -54,7 +54,9 @@ from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_CHECKPOINTS, SESSION_PACKETS, SESSIONS
 from schemas.table import EVENT_DATE, Table
+from udfs.array_types import Bools, Ints
 from udfs.columns.absent import NO_TIME
+from udfs.columns.arrays import to_flags
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.prefetch import prefetch
 from udfs.sessions.packet_layouts import DECODER_VERSION
@@ -78,12 +80,14 @@ class MessageSettings:
 
 
 def update(
-    lake: Lake, run_id: str, sessions: SessionSettings | None = None, messages: MessageSettings | None = None
-) -> dict[str, int]:
+    lake: Lake, run_id: str, sessions: SessionSettings | None = None, messages: MessageSettings | None = None,
+    decoded: DecodedPackets | None = None,
+) -> dict[str, int]:  # fmt: skip
     """Update sessions, order acks, sendings and messages; return how many rows of each table are written.
 
     Call it when silver is up to date with ``bronze.rpc_calls``. Without ``keep_stubs`` the packets of messages are
-    emptied afterwards, since they hold bodies.
+    emptied afterwards, since they hold bodies. ``decoded``: the messages that were decoded already, with the same
+    settings.
     """
     sessions, messages = sessions or SessionSettings(), messages or MessageSettings()
     written = {str(table): 0 for table in (SESSIONS, ORDER_ACKS, SENDINGS, MESSAGES)}
@@ -95,7 +99,11 @@ def update(
     step = _SESSIONS.begin(lake, settings)
     if step is None or not (step.exists(SESSION_PACKETS, SESSIONS) or _has_connections(lake)):
         return written
-    written |= _SessionsUpdate(step, CaptureState.read(lake), sessions, messages, run_id).run()
+    if decoded is not None and decoded.version != step.provenance_now[str(SESSION_PACKETS)]:
+        decoded = None  # other rows came since
+    written |= _SessionsUpdate(step, CaptureState.read(lake), sessions, messages, run_id, decoded).run()
+    if decoded is not None:
+        decoded.remove()
     if not messages.keep_stubs:
         _empty_packets(lake, timedelta_to_us(sessions.expire))
     return written
@@ -130,7 +138,8 @@ class _SessionsUpdate:
 
     ``changed``: keys of changed packets, None for all; ``changes``: where they are; ``packets``: how many each affected
     connection has; ``now``: capture ends and clocks; ``stepped``: connections in captures of which other
-    places are known than before where their clocks were set.
+    places are known than before where their clocks were set. ``decoded_before``: what was decoded already; ``taken``:
+    the numbers of the messages that are taken from it.
     """
 
     step: IncrementalUpdate
@@ -138,6 +147,8 @@ class _SessionsUpdate:
     settings: SessionSettings
     messages: MessageSettings
     run_id: str
+    decoded_before: DecodedPackets | None = None
+    taken: list[pa.Table] = field(default_factory=list)
     changed: pa.Array | None = None
     changes: ChangedPackets | None = None
     packets: dict[str, int] = field(default_factory=dict)
@@ -162,6 +173,7 @@ class _SessionsUpdate:
             return self.step.note_provenance()
         self.packets = count_packets(self.lake, affected)
         rows = [self._recompute_group(names) for names in group_connections(self.packets, affected)]
+        self._add_decoded()
         current = self.lake.select(SESSIONS, "connection_id IN {names}", names=affected)
         return self.step.replace_changed(pa.concat_tables(rows), current)
 
@@ -265,6 +277,7 @@ class _SessionsUpdate:
         else:
             again = ~bare & np.asarray(pc.is_in(table["packet_key"], self.changed.cast(pa.string())).combine_chunks())
         decode = np.flatnonzero(message & (again | (~old & ~bare)))
+        decode = self._take_decoded(found, decode, ~old[decode])
         decode = decode[np.argsort(found.packets.sent_at[decode], kind="stable")]  # as they lie in bronze
         gone = decoded.filter(pc.invert(is_in(decoded, "packet_key", set(table["packet_key"].to_pylist()))))
         self._delete_messages(gone)
@@ -274,6 +287,26 @@ class _SessionsUpdate:
         kept[decode] = False
         self._set_numbers(found, np.flatnonzero(kept), decoded)
 
+    def _take_decoded(self, found: ConnectionPackets, rows: Ints, is_new: Bools) -> Ints:
+        """Note the new messages among some rows that were decoded already; return the rows of the others."""
+        if self.decoded_before is None:
+            return rows
+        keys = found.table["packet_key"].take(pa.array(rows))
+        taken = is_new & to_flags(pc.is_in(keys, self.decoded_before.keys(MESSAGES)))
+        self.taken.append(found.numbers_of(rows[taken]))
+        return rows[~taken]
+
+    def _add_decoded(self) -> None:
+        """Add to the tables the messages that were decoded already."""
+        if self.decoded_before is None or not (numbers := pa.concat_tables(self.taken)).num_rows:
+            return
+        self.decoded_before.note_numbers(numbers)
+        for table in (MESSAGES, COMQC_CALLS):
+            if pc.any(pc.is_in(numbers["packet_key"], self.decoded_before.keys(table))).as_py():
+                provenance = self.lake.versions.provenance_json(table)
+                self.lake.append(table, self.decoded_before.rows(table), provenance=provenance)
+        self.written[str(MESSAGES)] += numbers.num_rows
+
     def _delete_messages(self, gone: pa.Table) -> None:
         if gone.num_rows:
             keys, dates = {*gone["sighting_key"].to_pylist()}, {*gone[EVENT_DATE].to_pylist()}
@@ -282,22 +315,21 @@ class _SessionsUpdate:
                     provenance = self.lake.versions.provenance_json(table)
                     self.lake.delete_values(table, "sighting_key", keys, dates=dates, provenance=provenance)
 
-    def _decode(self, found: ConnectionPackets, rows: np.ndarray[Any, Any]) -> _DecodedMessages:
+    def _decode(self, found: ConnectionPackets, rows: Ints) -> _DecodedMessages:
         """Decode the messages of some rows."""
-        table = found.table.take(pa.array(rows))
+        table = found.table.drop_columns("packet").take(pa.array(rows))
         keys = table["packet_key"].to_pylist()
         sent_at = found.shown_at[rows]
         sql = f"SELECT packet_key, packet FROM {{rows}} WHERE packet_key IN {{keys}} AND {_within('sent_at', sent_at)}"
         bytes_of = self.lake.query(sql, rows=SESSION_PACKETS, keys=keys)
         place = pc.index_in(table["packet_key"], bytes_of["packet_key"].combine_chunks())
-        packets = bytes_of["packet"].take(place).combine_chunks()
-        sightings = {
-            **packet_sightings(table),
-            **found.number_columns(rows),
-            "run_id": pa.repeat(pa.scalar(self.run_id, pa.string()), len(rows)),
-        }
-        batches = message_batches(packets, sightings, self.messages.declarations, keep_bodies=self.messages.keep_bodies)
-        return _DecodedMessages(sightings["sighting_key"].to_pylist(), _within("seen_at", sent_at), batches)
+        packets = table.append_column("packet", bytes_of["packet"].take(place))
+        run_ids, settings = pa.repeat(pa.scalar(self.run_id, pa.string()), len(rows)), self.messages
+        batches = decode_packets(
+            packets, run_ids, found.number_columns(rows), settings.declarations, keep_bodies=settings.keep_bodies
+        )
+        names = batches[str(MESSAGES)]["sighting_key"].to_pylist()
+        return _DecodedMessages(names, _within("seen_at", sent_at), batches)
 
     def _replace_messages(self, messages: _DecodedMessages) -> None:
         """Replace what the tables have of some messages."""
@@ -325,7 +357,7 @@ class _SessionsUpdate:
                     previous_provenance=provenance,
                 )
 
-    def _set_numbers(self, found: ConnectionPackets, rows: np.ndarray[Any, Any], decoded: pa.Table) -> None:
+    def _set_numbers(self, found: ConnectionPackets, rows: Ints, decoded: pa.Table) -> None:
         """Write the numbers of messages that are not decoded again, where they differ."""
         place = pc.index_in(found.table["packet_key"].take(pa.array(rows)), decoded["packet_key"].combine_chunks())
         before, now = decoded.take(place.combine_chunks()), found.number_columns(rows)
@@ -343,14 +375,14 @@ class _SessionsUpdate:
             self.written[str(MESSAGES)] += len(chosen)
 
 
-def _within(column: str, sent_at: np.ndarray[Any, Any]) -> str:
+def _within(column: str, sent_at: Ints) -> str:
     """Return the SQL condition of rows that may be those of packets, by their times: files of others are not read."""
     if sent_at.min() == NO_TIME:
         return "TRUE"
     return f"{column} BETWEEN timestamp_micros({sent_at.min()}) AND timestamp_micros({sent_at.max()})"
 
 
-def _slices(rows: np.ndarray[Any, Any], found: ConnectionPackets) -> Iterator[np.ndarray[Any, Any]]:
+def _slices(rows: Ints, found: ConnectionPackets) -> Iterator[Ints]:
     """Yield rows in parts of at most ``_MAX_DECODED_BYTES``."""
     sizes = np.asarray(pc.fill_null(found.table["packet_bytes"], 0).combine_chunks(), np.int64)[rows]
     part = np.cumsum(sizes) // _MAX_DECODED_BYTES

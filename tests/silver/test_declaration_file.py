@@ -8,7 +8,7 @@ import pytest
 
 from comqc.helpers import IID, USER, Ndr, bstr, chdr, message, method, rows_of, safearray, secd
 from jobs.config import Config, ConfigError
-from jobs.ingest_captures import build_inline_decoder
+from jobs.ingest_captures import build_inline_decoders
 from pipeline.settings import ComqcConfig
 from pipeline.silver.declaration_file import DeclarationError, load_declarations
 from udfs.comqc.body_decoder import decode_bodies
@@ -114,4 +114,4 @@ def test_a_job_refuses_a_wrong_file_before_it_reads_captures(tmp_path):
     config = Config(comqc=ComqcConfig(tmp_path / "interfaces.yml"))
     job_run = SimpleNamespace(config=config, arguments=SimpleNamespace(dry_run=True))
     with pytest.raises(ConfigError, match=r"interfaces\.yml:1: the file: unknown name interface"):
-        build_inline_decoder(job_run, lake=None)
+        build_inline_decoders(job_run, lake=None)

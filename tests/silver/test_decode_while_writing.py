@@ -10,7 +10,8 @@ from pipeline.bronze.input_files import list_files
 from pipeline.lake.lake import Lake
 from pipeline.runs.recovery import RunMarkers
 from pipeline.silver import update as silver_update
-from pipeline.silver.decode_tasks import CallDecoder, DecodedWrite
+from pipeline.silver.decode_tasks import CallDecoder
+from pipeline.silver.inline_decoders import InlineDecoders
 from schemas.bronze import RPC_CALLS
 from schemas.calls import MANAGEMENT_CALLS, REMOTE_READ_CALLS
 
@@ -49,11 +50,9 @@ def ingest(lake, folder, name, *captures):
         folder.mkdir(exist_ok=True)
         (folder / f"{name}{number}.pcap").write_bytes(capture)
     files = list_files([str(path) for path in folder.glob(f"{name}*")])
-    decoder = silver_update.make_call_decoder(lake, keep_packets=False)
-    options = {"reader_options": {}, "log": lambda _text: None, "observer": decoder}
-    return DecodedWrite.from_recorded(
-        decoder, ingest_captures.ingest(lake, files, run_id=name, **options).recorded_write
-    )
+    decoders = InlineDecoders.of(lake, keep_packets=False)
+    options = {"reader_options": {}, "log": lambda _text: None, "observers": decoders.observers()}
+    return decoders.decoded(ingest_captures.ingest(lake, files, run_id=name, **options).observed_writes).calls
 
 
 def update_silver(lake, decoded):

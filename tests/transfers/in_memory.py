@@ -17,7 +17,7 @@ from pipeline.findings.session_findings import (
     read_facts,
 )
 from pipeline.settings import TransfersConfig
-from pipeline.silver.decode import message_batches
+from pipeline.silver.decode_packets import decode_packets
 from pipeline.transfers.inputs import (
     BINARY_PROTOCOL,
     read_capture_begins,
@@ -26,7 +26,6 @@ from pipeline.transfers.inputs import (
 )
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TransferSettings, message_transfer_rows
-from pipeline.transfers.packet_sightings import packet_sightings
 from pipeline.transfers.sending_rows import sending_rows
 from pipeline.transfers.sequences.sequence_inputs import (
     fill_queue_managers,
@@ -43,7 +42,6 @@ from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
-from udfs.comqc.declared_interfaces import NO_DECLARATIONS
 from udfs.times import timedelta_to_us
 
 RUN = "run"
@@ -86,8 +84,7 @@ def _messages(lake, found):
     )
     place = pc.index_in(chosen["packet_key"], found.table["packet_key"].combine_chunks())
     numbers = found.number_columns(place.combine_chunks().to_numpy())
-    sightings = {**packet_sightings(chosen), **numbers, "run_id": pa.nulls(chosen.num_rows, pa.string())}
-    batches = message_batches(chosen["packet"].combine_chunks(), sightings, NO_DECLARATIONS, keep_bodies=False)
+    batches = decode_packets(chosen, pa.nulls(chosen.num_rows, pa.string()), numbers, keep_bodies=False)
     return pa.Table.from_batches([batches[str(MESSAGES)]])
 
 

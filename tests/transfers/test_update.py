@@ -9,8 +9,12 @@ import pytest
 import example_rows
 from engines import without_spark
 from example_counts import seeds
+from pipeline.arrow_rows import is_in
 from pipeline.attempts import message_queues
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
+from pipeline.lake.schema_enforcement import changed_keys
+from pipeline.silver.decode_packets import DecodedPackets, MessagePacketDecoder
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.session_rows import SessionSettings
 from pipeline.transfers.update import MessageSettings
@@ -48,7 +52,8 @@ def load(lake, conversations, ends_at=1000):
 
 def update(lake, **said):
     messages = MessageSettings(**{name: said.pop(name) for name in ("keep_stubs",) if name in said})
-    return sessions_update.update(lake, "run", SessionSettings(**said), messages)
+    decoded = said.pop("decoded", None)
+    return sessions_update.update(lake, "run", SessionSettings(**said), messages, decoded)
 
 
 def rows(lake, table):
@@ -272,10 +277,64 @@ def random_talk(seed):
     return talk
 
 
+def load_decoded(lake, conversations, ends_at=1000):
+    """Make bronze what ``load`` makes it; return the messages that were decoded on the way."""
+    packets = bronze(conversations, ends_at)[SESSION_PACKETS]
+    there = lake.select(SESSION_PACKETS, "TRUE") if lake.exists(SESSION_PACKETS) else packets.slice(0, 0)
+    fresh, _ = changed_keys(packets, there, "packet_key")
+    decoder = MessagePacketDecoder.of(lake)
+    batches = packets.filter(is_in(packets, "packet_key", fresh)).to_batches(max_chunksize=7)
+    assert [*decoder.record_and_pass(batches, "0")] == batches
+    load(lake, conversations, ends_at)
+    return DecodedPackets(decoder, lake.version(SESSION_PACKETS))
+
+
+def test_messages_that_were_decoded_while_they_were_written_are_not_decoded_again(lake, tmp_path, monkeypatch):
+    other = Lake(without_spark(), str(tmp_path / "other"))
+    load(other, [transfer()])
+    update(other)
+    monkeypatch.setattr(sessions_update, "decode_packets", lambda *_, **_of: pytest.fail("they are decoded"))
+    decoded = load_decoded(lake, [transfer()])
+    written = update(lake, decoded=decoded)
+    assert written[str(MESSAGES)] == 2
+    assert rows(lake, MESSAGES) == rows(other, MESSAGES)
+    assert not decoded.decoder.staging_folder.startswith(str(other.root))
+    assert not LakePath(decoded.decoder.staging_folder).exists()
+
+
+def test_what_was_decoded_is_not_used_where_bronze_changed_since(lake):
+    decoded = load_decoded(lake, [transfer()])
+    load(lake, [transfer(), transfer("two", 40_001)])
+    update(lake, decoded=decoded)
+    assert len(rows(lake, MESSAGES)) == 4
+
+
+def test_a_run_that_was_killed_when_messages_were_added_leaves_none_twice(lake, monkeypatch):
+    def dies(_update):
+        add(_update)
+        raise KeyboardInterrupt
+
+    add = sessions_update._SessionsUpdate._add_decoded
+    monkeypatch.setattr(sessions_update._SessionsUpdate, "_add_decoded", dies)
+    with pytest.raises(KeyboardInterrupt):
+        update(lake, decoded=load_decoded(lake, [transfer()]))
+    monkeypatch.undo()
+    update(lake)
+    assert len(rows(lake, MESSAGES)) == 2
+    assert len(rows(lake, SESSIONS)) == 1
+
+
+@pytest.mark.parametrize("on_the_way", [False, True])
 @pytest.mark.parametrize("seed", seeds(1, 10))
-def test_runs_in_parts_give_the_tables_of_one_run(tmp_path, seed):
+def test_runs_in_parts_give_the_tables_of_one_run(tmp_path, seed, on_the_way):
+    """``on_the_way``: messages are decoded while their packets are written."""
+
     def lake_at(name):
         return Lake(without_spark(), str(tmp_path / name))
+
+    def run(some, ends_at=1000):
+        decoded = load_decoded(parts, some, ends_at) if on_the_way else load(parts, some, ends_at)
+        update(parts, decoded=decoded)
 
     talks = [random_talk(10 * seed + number) for number in range(3)]
     draw = Random(seed)
@@ -293,15 +352,12 @@ def test_runs_in_parts_give_the_tables_of_one_run(tmp_path, seed):
             )
             for talk in talks
         ]
-        load(parts, some, ends_at=500)
-        update(parts)
-    load(parts, talks)
-    update(parts)
+        run(some, ends_at=500)
+    run(talks)
     for table in (SESSIONS, ORDER_ACKS, SENDINGS, MESSAGES):
         assert rows(parts, table) == rows(whole, table)
     assert rows(whole, MESSAGES)
-    load(parts, talks[1:])
-    update(parts)
+    run(talks[1:])
     gone = lake_at("gone")
     load(gone, talks[1:])
     update(gone)

@@ -1,7 +1,7 @@
-"""Interfaces for observers of calls: code that reads them while they are written to ``bronze.rpc_calls``.
+"""Interfaces for observers of rows: code that reads them while they are written to a table of bronze.
 
-``ingest_captures`` passes each task's batches through a ``CallObserver``. Silver's decoder is one: it decodes calls
-that are in memory already, so that they need not be read from the table again.
+``ingest_captures`` passes each task's batches through a ``RowObserver``. Silver's decoders are such: they decode calls
+and packets that are in memory already, so that they need not be read from the table again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Protocol
 from pipeline.lake.staging_files import Batches
 
 
-class CallObserver(Protocol):
-    """Reads rows of ``bronze.rpc_calls`` in the tasks that write them. It is pickled: each task has its own copy."""
+class RowObserver(Protocol):
+    """Reads rows of a table in the tasks that write them. It is pickled: each task has its own copy."""
 
     def record_and_pass(self, batches: Batches, task: str) -> Batches:
         """Yield the batches unchanged; ``task`` is the number of the task that writes them."""
@@ -31,9 +31,9 @@ class RemovedCalls:
 
 @dataclass(frozen=True, slots=True)
 class ObservedWrite:
-    """The commits of a run to ``bronze.rpc_calls``, from one version to another, whose added rows an observer all saw.
+    """The commits of a run to a table, from one version to another, whose added rows an observer all saw.
 
-    ``removed_calls`` are those that they deleted or changed; no other row differs.
+    ``removed_calls``: of ``bronze.rpc_calls`` those that they deleted or changed; no other row differs.
     """
 
     from_version: int

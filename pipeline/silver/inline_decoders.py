@@ -1,0 +1,55 @@
+"""Decoders of calls and packets while a run writes them to bronze, and what they decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from pipeline.bronze.row_observers import ObservedWrite, RowObserver
+from pipeline.lake.lake import Lake
+from pipeline.silver.decode_packets import DecodedPackets, MessagePacketDecoder
+from pipeline.silver.decode_tasks import CallDecoder, DecodedWrite
+from pipeline.silver.update import make_call_decoder
+from schemas.bronze import RPC_CALLS
+from schemas.sessions import SESSION_PACKETS
+from schemas.table import Table
+from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
+
+
+class Decoded(NamedTuple):
+    """The calls and the messages of packets that a run decoded while it wrote them; None where they are not all."""
+
+    calls: DecodedWrite | None = None
+    packets: DecodedPackets | None = None
+
+
+NOTHING_DECODED: Final = Decoded()
+
+
+class InlineDecoders(NamedTuple):
+    """The decoders of one run."""
+
+    calls: CallDecoder
+    packets: MessagePacketDecoder
+
+    @staticmethod
+    def of(
+        lake: Lake, *, keep_packets: bool, keep_bodies: bool = False, declarations: Declarations = NO_DECLARATIONS
+    ) -> InlineDecoders:
+        """Return decoders for a run; files of an earlier one are deleted."""
+        return InlineDecoders(
+            make_call_decoder(lake, keep_packets=keep_packets, keep_bodies=keep_bodies, declarations=declarations),
+            MessagePacketDecoder.of(lake, keep_bodies=keep_bodies, declarations=declarations),
+        )
+
+    def observers(self) -> dict[Table, RowObserver]:
+        """Return what ``ingest_captures`` passes rows through, by table."""
+        return {RPC_CALLS: self.calls, SESSION_PACKETS: self.packets}
+
+    def decoded(self, writes: Mapping[Table, ObservedWrite]) -> Decoded:
+        """Return what was decoded, by the writes that were observed."""
+        calls, packets = writes.get(RPC_CALLS), writes.get(SESSION_PACKETS)
+        return Decoded(
+            None if calls is None else DecodedWrite(self.calls, calls),
+            None if packets is None else DecodedPackets(self.packets, packets.to_version),
+        )
