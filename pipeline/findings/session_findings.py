@@ -68,7 +68,7 @@ PACKET_COLUMNS: Final = ("packet_key", "flags", "packet_size", "seen_bytes", "re
 _NUMBER: Final = np.dtype([("value", "<u4")])
 _FINDINGS_SCHEMA: Final = FINDINGS.schema()
 _ESTABLISH_FIELDS: Final = ("release", "padding_is_5a", "uptime_ms", "pinged")
-_PARAMETER_FIELDS: Final = ("recoverable_ack_timeout_ms", "ack_timeout_ms", "window_size")
+_PARAMETER_FIELDS: Final = ("recoverable_ack_timeout_ms", "ack_timeout_ms")
 _ACK_FIELDS: Final = {
     "requested": "acknowledgement_requested", "body_type": "body_type", "body_bytes": "body_bytes",
     "number": "transaction_number", "previous": "previous_transaction_number", "class": "class",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from udfs.array_types import Bools, Ints
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE
 from udfs.columns.arrays import from_ints, is_one_of, one_array, to_flags, to_ints, to_times
+from udfs.columns.codes import codes_and_values
 from udfs.messages.header_layouts import USER_FLAG_TH
 from udfs.sessions.fixed_records import FixedRecords
 from udfs.sessions.handshake_packets import connection_parameters_columns
@@ -36,6 +37,7 @@ COUNTED_KINDS: Final = (USER_MESSAGE, ORDER_ACK, FINAL_ACK)
 _USER_FLAGS: Final = np.dtype([("Flags", "<u4")])
 _LEAST_APART_US: Final = SECOND_US
 _DELIVERY_SHIFT: Final = 5  # DM of UserHeader.Flags
+Made = TypeVar("Made")
 USER_FLAGS_SQL: Final = "substring(packet, 61, 4)"  # UserHeader.Flags, at offset 60 of a packet with IN = 0
 
 
@@ -79,6 +81,27 @@ class ConnectionPackets:
     checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
     kept: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     now_stored: dict[int, list[NowStored]] = field(default_factory=dict)  # by number of the side
+    _bounds: list[int] = field(init=False)  # of the rows of the sides
+    _made: dict[Hashable, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Find the rows of each side."""
+        sides = np.arange(2 * len(self.connection_ids) + 1)
+        self._bounds = np.searchsorted(self.packets.side, sides).tolist()
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what ``make`` returns; it is called once for a key."""
+        if key not in self._made:
+            self._made[key] = make()
+        return cast("Made", self._made[key])
+
+    def ints(self, column: str, absent: int = 0) -> Ints:
+        """Return a column of ``table`` as numbers; ``absent`` for null."""
+        return self.once((column, absent), lambda: to_ints(self.table[column], absent))
+
+    def codes(self, column: str) -> tuple[Ints, list[str]]:
+        """Return the codes of a column of texts of ``table``, and the texts in the order of their codes."""
+        return self.once(column, lambda: codes_and_values(self.table[column]))
 
     def checkpoint(self, connection: int) -> Checkpoint | None:
         """Return the checkpoint of a connection, by its place in ``connection_ids``; None where all was read."""
@@ -91,14 +114,15 @@ class ConnectionPackets:
 
     def rows_of(self, connection: int, side: int) -> SideRows:
         """Return the rows of a side of a connection, by its place in ``connection_ids``."""
-        first, end = np.searchsorted(self.packets.side, [2 * connection + side, 2 * connection + side + 1])
-        return SideRows(int(first), int(end))
+        number = 2 * connection + side
+        return SideRows(self._bounds[number], self._bounds[number + 1])
 
     def captures_of(self, connection: int) -> set[str]:
         """Return the captures that packets of a connection were read from, by its place in ``connection_ids``."""
         checkpoint = self.checkpoint(connection)
         first, end = self.rows_of(connection, CLIENT).first, self.rows_of(connection, SERVER).end
-        read = self.table["capture_id"].slice(first, end - first).unique().to_pylist()
+        codes, names = self.codes("capture_id")
+        read = (names[each] for each in np.unique(codes[first:end]).tolist() if each != NONE)
         return {*read, *(each.capture_id for each in (checkpoint.captures if checkpoint else ()))}
 
     def clocks_differ(self, connection: int) -> bool:
@@ -114,10 +138,11 @@ class ConnectionPackets:
         if "sightings" not in self.table.column_names:
             return 0
         first, end = self.rows_of(connection, CLIENT).first, self.rows_of(connection, SERVER).end
-        seen = self.table["sightings"].slice(first, end - first).combine_chunks()
-        seen = seen.filter(pc.fill_null(pc.greater(pc.list_value_length(seen), 0), False))  # noqa: FBT003 - its value
-        if not len(seen):
+        counts = self.once("counts", lambda: to_ints(pc.list_value_length(self.table["sightings"])))
+        rows = first + np.flatnonzero(counts[first:end])
+        if not len(rows):
             return 0
+        seen = self.table["sightings"].take(pa.array(rows)).combine_chunks()
         times = to_times(seen.flatten().field("sent_at"))
         ends = np.cumsum(to_ints(pc.list_value_length(seen)))
         starts = np.append(0, ends[:-1])
@@ -132,8 +157,9 @@ class ConnectionPackets:
 
     def is_kind_in(self, rows: slice, *kinds: str) -> Bools:
         """Return which packets of a slice of rows are of some kinds."""
-        column = self.table["kind"].slice(rows.start, rows.stop - rows.start)
-        return is_one_of(column, kinds)
+        codes, names = self.codes("kind")
+        wanted = np.array([*(name in kinds for name in names), False])  # NONE is the last one
+        return wanted[codes[rows]]
 
     def number_columns(self, rows: Ints) -> dict[str, pa.Array]:
         """Return ``session_number`` and ``recoverable_number`` of some rows, null where not known."""
@@ -275,7 +301,14 @@ def _acknowledge(found: ConnectionPackets, side: int) -> None:
 
 
 def window_sizes(found: ConnectionPackets) -> Ints:
-    """Return the WindowSize that each packet says, of ConnectionParameters or a SessionHeader; -1 in all others."""
+    """Return the WindowSize that each packet says, of ConnectionParameters or a SessionHeader; -1 in all others.
+
+    They are found once.
+    """
+    return found.once("windows", lambda: _find_window_sizes(found))
+
+
+def _find_window_sizes(found: ConnectionPackets) -> Ints:
     sizes = np.where(found.packets.has_header, found.packets.window, NONE)
     rows = np.flatnonzero(found.is_kind(CONNECTION_PARAMETERS))
     packets = one_array(found.table["packet"].take(pa.array(rows, pa.int64())))

@@ -248,8 +248,9 @@ class _Session:
 
     def _overlapping_captures(self) -> list[tuple[str, str]]:
         """Return the pairs of captures that saw the connection side by side."""
-        sides = [self.found.rows_of(self.place, side) for side in (CLIENT, SERVER)]
-        first, end = sides[CLIENT].first, sides[SERVER].end
+        if len(self.found.captures_of(self.place)) < 2:
+            return []
+        first, end = self.found.rows_of(self.place, CLIENT).first, self.found.rows_of(self.place, SERVER).end
         captures = self.found.table["capture_id"].slice(first, end - first).combine_chunks()
         checkpoint = self.found.checkpoint(self.place)
         before = () if checkpoint is None else checkpoint.captures

@@ -89,7 +89,7 @@ def said_windows(found: ConnectionPackets, place: int, side: int, sizes: Ints) -
     The latest one up to a checkpoint stands for all up to it.
     """
     rows = found.rows_of(place, side)
-    said = rows.first + np.flatnonzero((sizes >= 0)[rows.first : rows.end] & ~found.kept[rows.first : rows.end])
+    said = rows.first + np.flatnonzero((sizes[rows.first : rows.end] >= 0) & ~found.kept[rows.first : rows.end])
     checkpoint, before = found.checkpoint(place), found.side_before(place, side)
     known = [] if checkpoint is None or before.window == NONE else [(checkpoint.counted_until, before.window)]
     first = np.array(known, np.int64).reshape(-1, 2)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.silver.decode_packets import USER_MESSAGE
@@ -29,7 +28,7 @@ from pipeline.transfers.connection_packets import (
 from pipeline.transfers.holes import END_OF_SIDE, Holes, find_holes
 from udfs.array_types import Bools, Ints
 from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE
-from udfs.columns.arrays import is_one_of, to_flags, to_ints
+from udfs.columns.arrays import to_flags
 
 LOSS_COLUMNS: Final = (
     "connection_id", "client_bytes", "server_bytes", "missing_bytes", "client_missing_bytes", "server_missing_bytes",
@@ -78,10 +77,9 @@ class SideLoss:
         kept = int(found.kept[rows.first : rows.end].sum())  # they come first
         rows = SideRows(rows.first + max(kept - 1, 0), rows.end)
         span = slice(rows.first, rows.end)
-        part = found.table.slice(rows.first, rows.end - rows.first)
         offset, length = found.packets.offset[span], found.packets.length[span]
-        seen, held = to_ints(part["seen_bytes"]), to_ints(part["packet_bytes"])
-        flags = to_ints(part["flags"], _SESSION_HEADER_FLAG)
+        seen, held = found.ints("seen_bytes")[span], found.ints("packet_bytes")[span]
+        flags = found.ints("flags", _SESSION_HEADER_FLAG)[span]
         may_have_header = (flags & _SESSION_HEADER_FLAG != 0) | found.is_kind_in(span, SESSION_ACK)
         sent_at = np.where(found.packets.sent_at[span] == NO_TIME, AFTER_ALL, found.packets.sent_at[span])
         carriers = rows.first + np.flatnonzero(found.packets.has_header[span])
@@ -130,7 +128,11 @@ class SideLoss:
 
 
 def side_losses(found: ConnectionPackets, place: int, loss: Mapping[str, Any]) -> list[SideLoss]:
-    """Return what both sides of a connection lack; ``loss``: its row with ``LOSS_COLUMNS``."""
+    """Return what both sides of a connection lack; ``loss``: its row with ``LOSS_COLUMNS``. It is found once."""
+    return found.once(("losses", place), lambda: _find_losses(found, place, loss))
+
+
+def _find_losses(found: ConnectionPackets, place: int, loss: Mapping[str, Any]) -> list[SideLoss]:
     sides = [SideLoss.of(found, place, side) for side in (CLIENT, SERVER)]
     if server_began_unseen(found, place, loss):
         sides[SERVER].at_begin = _LOST_BEGINNING
@@ -164,16 +166,15 @@ def gaps_are_holes(found: ConnectionPackets, place: int, loss: Mapping[str, Any]
     return any(side.outside > 0 for side in side_losses(found, place, loss))
 
 
-def unidentified(found: ConnectionPackets, rows: Ints) -> Bools:
+def unidentified(found: ConnectionPackets) -> Bools:
     """Return which packets lack so many bytes that it is not known which message, or acknowledgement, each of them is.
 
     A message of class 0 whose headers were seen up to its class is known; acknowledgements say at their end what they
     acknowledge.
     """
-    table = found.table.take(pa.array(rows))
-    unknown = to_flags(pc.not_equal(table["message_class"], 0), default=True)
-    of_queues = is_one_of(table["kind"], (USER_MESSAGE, ORDER_ACK, FINAL_ACK))
-    return ~to_flags(table["complete"], default=True) & unknown & of_queues
+    unknown = to_flags(pc.not_equal(found.table["message_class"], 0), default=True)
+    of_queues = found.is_kind(USER_MESSAGE, ORDER_ACK, FINAL_ACK)
+    return ~to_flags(found.table["complete"], default=True) & unknown & of_queues
 
 
 def holes_of(found: ConnectionPackets, rows: Ints, before: SideCheckpoint) -> list[Hole]:
@@ -194,7 +195,7 @@ def holes_of(found: ConnectionPackets, rows: Ints, before: SideCheckpoint) -> li
     ]
     out += [
         Hole(int(sent_at[place]), int(latest[place]), int(length[place]), is_gap=False)
-        for place in np.flatnonzero(unidentified(found, rows)).tolist()
+        for place in np.flatnonzero(found.once("unidentified", lambda: unidentified(found))[rows]).tolist()
     ]
     return joined(out)
 

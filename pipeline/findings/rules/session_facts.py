@@ -36,7 +36,7 @@ class PacketFacts:
     ``fields``: numbers by name, ``NONE`` where not seen: of all packets ``flags``, ``packet_size``,
     ``time_to_reach_queue``, ``user_flags``; of internal ones ``packet_type``, ``refused``; of EstablishConnection
     ``release``, ``padding_is_5a``, ``uptime_ms``, ``pinged``; of ConnectionParameters ``recoverable_ack_timeout_ms``,
-    ``ack_timeout_ms``, ``window_size``; of order and final acks ``requested``, ``body_type``, ``body_bytes``,
+    ``ack_timeout_ms``; of order and final acks ``requested``, ``body_type``, ``body_bytes``,
     ``number``, ``previous``, ``class``. ``texts``: columns of GUIDs by name, ``client_guid`` and ``server_guid`` of
     EstablishConnection. ``messages``: rows of silver.messages by row of ``found``; ``message_columns`` are these in
     the same order, named as in calls that return messages.

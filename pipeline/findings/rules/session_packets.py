@@ -23,6 +23,7 @@ from pipeline.transfers.connection_packets import (
     ORDER_ACK,
     SERVER,
     SESSION_ACK,
+    window_sizes,
 )
 from pipeline.transfers.flow_control import latest_windows
 from pipeline.transfers.packet_numbers import NO_NUMBER
@@ -403,10 +404,8 @@ def window_exceeded(session: SessionFacts) -> Iterator[PacketViolation]:
 
 def _windows_at(session: SessionFacts, side: int, at: Ints) -> Ints:
     """Return the latest WindowSize that a side said, at each of some times."""
-    packets, fields = session.facts.found.packets, session.facts.fields
-    sizes = np.where(packets.has_header, packets.window, fields["window_size"])
-    sent_at, said = said_windows(session.facts.found, session.place, side, sizes)
-    times, values = latest_windows(sent_at, said)
+    found = session.facts.found
+    times, values = latest_windows(*said_windows(found, session.place, side, window_sizes(found)))
     return values[np.searchsorted(times, at, side="right")]
 
 
