@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from itertools import repeat
 
 KeyField = str | int | bytes | None
 
@@ -31,9 +32,10 @@ def key(*fields: KeyField) -> str:
     return hash_encoded_fields(encode_key_fields(*fields))
 
 
-def keys_of_texts(texts: Iterable[str]) -> list[str]:
-    """Return ``key(text)`` for each text."""
-    return [hash_encoded_fields(len(data).to_bytes(4, "little") + data) for data in map(str.encode, texts)]
+def keys_of_texts(texts: Iterable[str], more: Iterable[bytes] | None = None) -> list[str]:
+    """Return ``key(text)`` for each text; of several fields where ``more`` has the encoded others of each."""
+    encoded = zip(map(str.encode, texts), repeat(b"") if more is None else more, strict=False)
+    return [hash_encoded_fields(len(data).to_bytes(4, "little") + data + others) for data, others in encoded]
 
 
 def hash_encoded_fields(data: bytes) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,6 +22,7 @@ from pipeline.transfers.packet_order import PacketOrder
 from schemas.bronze import RPC_CALLS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
+from udfs.columns.codes import row_codes
 
 MESSAGE_INPUTS: Final = (
     "message_key", "message_id", "message_ordinal", "message_kind", "class", "class_name", "source_queue_manager",
@@ -150,6 +152,8 @@ def _keys_of_several_clocks(sendings: pa.Table, stepped: Collection[str]) -> set
     """Return the packets of messages that several captures show to be sent on one hop, or one whose clock was set."""
     found: defaultdict[tuple[Any, ...], list[tuple[str, str]]] = defaultdict(list)
     names = ("packet_key", "capture_id", "message_key", "destination_queue", "sender_address", "receiver_address")
+    codes = row_codes(sendings[name] for name in names[2:])
+    sendings = sendings.filter(pa.array(np.bincount(codes)[codes] > 1))
     for key, capture, *row in zip(*(sendings[name].to_pylist() for name in names), strict=True):
         found[tuple(row)].append((key, capture))
     unclear = (

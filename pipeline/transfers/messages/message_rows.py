@@ -38,7 +38,7 @@ from udfs.columns.arrays import from_groups, from_ints, from_times, one_array, t
 from udfs.columns.codes import dictionary_codes, row_codes
 from udfs.columns.groups import group_bounds, group_starts, is_group_start, sorted_distinct, take_or
 from udfs.columns.time_index import TimeIndex
-from udfs.keys import encode_key_fields, hash_encoded_fields, key
+from udfs.keys import encode_key_fields, key, keys_of_texts
 from udfs.messages.header_layouts import SESSION_HEADER_BYTES
 from udfs.sessions.packet_layouts import MIN_ACKNOWLEDGEMENT_BYTES, MIN_MESSAGE_BYTES
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS
@@ -576,19 +576,16 @@ class _Transfers:
 
     def _keys(self) -> dict[str, pa.Array]:
         """Return the keys of rows and of their sequences."""
-        hops = [self.columns[name].to_pylist() for name in ROW_COLUMNS[1:]]
-        ends = {each: encode_key_fields(*each) for each in set(zip(*hops, strict=True))}
-        messages = self.columns["message_key"].to_pylist()
-        transfers = [
-            hash_encoded_fields(encode_key_fields(message) + ends[hop])
-            for message, hop in zip(messages, zip(*hops, strict=True), strict=True)
-        ]
+        hops = [*zip(*(self.columns[name].to_pylist() for name in ROW_COLUMNS[1:]), strict=True)]
+        ends = {each: encode_key_fields(*each) for each in set(hops)}
+        transfers = keys_of_texts(self.columns["message_key"].to_pylist(), (ends[each] for each in hops))
         names = ("source_queue_manager", "destination_queue", "sequence_id", "sender_address", "receiver_address")
         transactional = np.flatnonzero(self.columns["sequence_id"].is_valid())
         named = [self.columns[name].take(pa.array(transactional)).to_pylist() for name in names]
-        known = {each: key(*each) for each in set(zip(*named, strict=True))}
+        of_rows = [*zip(*named, strict=True)]
+        known = {each: key(*each) for each in set(of_rows)}
         sequences = np.full(len(self), None, np.object_)
-        sequences[transactional] = [known[each] for each in zip(*named, strict=True)]
+        sequences[transactional] = [known[each] for each in of_rows]
         return {"transfer_key": pa.array(transfers, pa.string()), "sequence_key": pa.array(sequences, pa.string())}
 
 
