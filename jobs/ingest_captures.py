@@ -191,6 +191,8 @@ def decode_calls_to_silver(
         SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire),
         MessageSettings(keep_bodies=store.bodies, keep_stubs=keep_stubs, declarations=declarations), decoded.packets,
     )  # fmt: skip
+    if decoded.packets is not None:
+        decoded.packets.remove()
     for table, rows in sessions.items():
         written[table] = written.get(table, 0) + rows
     for capture_id, why in failures.items():

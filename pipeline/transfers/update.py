@@ -87,7 +87,7 @@ def update(
 
     Call it when silver is up to date with ``bronze.rpc_calls``. Without ``keep_stubs`` the packets of messages are
     emptied afterwards, since they hold bodies. ``decoded``: the messages that were decoded already, with the same
-    settings.
+    settings; the caller removes their staging files.
     """
     sessions, messages = sessions or SessionSettings(), messages or MessageSettings()
     written = {str(table): 0 for table in (SESSIONS, ORDER_ACKS, SENDINGS, MESSAGES)}
@@ -102,8 +102,6 @@ def update(
     if decoded is not None and decoded.version != step.provenance_now[str(SESSION_PACKETS)]:
         decoded = None  # other rows came since
     written |= _SessionsUpdate(step, CaptureState.read(lake), sessions, messages, run_id, decoded).run()
-    if decoded is not None:
-        decoded.remove()
     if not messages.keep_stubs:
         _empty_packets(lake, timedelta_to_us(sessions.expire))
     return written
