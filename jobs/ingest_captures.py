@@ -166,8 +166,9 @@ def build_inline_decoder(job_run: cli.JobRun, lake: Lake) -> CallDecoder | None:
     if job_run.arguments.dry_run:
         return None
     return silver_update.make_call_decoder(
-        lake, keep_packets=config.store.packets, keep_bodies=config.store.bodies, declarations=declarations
-    )
+        lake, keep_packets=config.store.packets, keep_bodies=config.store.bodies, declarations=declarations,
+        application_headers=config.store.application_headers,
+    )  # fmt: skip
 
 
 def decode_calls_to_silver(
@@ -181,12 +182,15 @@ def decode_calls_to_silver(
     store, failures = config.store, dict[str, str]()
     written = silver_update.update(
         lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=keep_stubs, decoded=decoded,
-        failures=failures, declarations=declarations,
+        failures=failures, declarations=declarations, application_headers=store.application_headers,
     )  # fmt: skip
     sessions = transfers_update.update(
         lake, job_run.run_id,
         SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire),
-        MessageSettings(keep_bodies=store.bodies, keep_stubs=keep_stubs, declarations=declarations),
+        MessageSettings(
+            keep_bodies=store.bodies, keep_stubs=keep_stubs, declarations=declarations,
+            application_headers=store.application_headers,
+        ),
     )  # fmt: skip
     for table, rows in sessions.items():
         written[table] = written.get(table, 0) + rows

@@ -206,6 +206,7 @@ MESSAGES = Table(
             pa.map_(STRING, INT),
             "bytes by header: from its first byte to the next one's, or to the packet's end",
         ),
+        *APPLICATION_COLUMNS,
         *DECODER_COLUMNS,
         *run_columns("silver", "seen_at"),
     ),

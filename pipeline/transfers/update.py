@@ -22,7 +22,7 @@ from pipeline.arrow_rows import is_in
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import changed_keys
-from pipeline.settings import StoreConfig
+from pipeline.settings import ApplicationHeaders, StoreConfig
 from pipeline.silver.decode import DECODER_VERSIONS, BatchesByTable, message_batches
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from pipeline.transfers.changed_connections import CONNECTION_INPUTS, CaptureState, changed_connections
@@ -70,11 +70,12 @@ _COMQC_SCHEMA: Final = COMQC_CALLS.schema()
 
 @dataclass(frozen=True, slots=True)
 class MessageSettings:
-    """What is kept of messages (store.bodies, store.stubs), and how COM+ methods are named (comqc.interfaces)."""
+    """What is kept of messages (settings of ``store``), and how COM+ methods are named (comqc.interfaces)."""
 
     keep_bodies: bool = StoreConfig.bodies
     keep_stubs: bool = StoreConfig.stubs
     declarations: Declarations = NO_DECLARATIONS
+    application_headers: ApplicationHeaders = StoreConfig.application_headers
 
 
 def update(
@@ -296,7 +297,10 @@ class _SessionsUpdate:
             **found.number_columns(rows),
             "run_id": pa.repeat(pa.scalar(self.run_id, pa.string()), len(rows)),
         }
-        batches = message_batches(packets, sightings, self.messages.declarations, keep_bodies=self.messages.keep_bodies)
+        batches = message_batches(
+            packets, sightings, self.messages.declarations, keep_bodies=self.messages.keep_bodies,
+            application_headers=self.messages.application_headers,
+        )  # fmt: skip
         return _DecodedMessages(sightings["sighting_key"].to_pylist(), _within("seen_at", sent_at), batches)
 
     def _replace_messages(self, messages: _DecodedMessages) -> None:
