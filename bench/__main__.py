@@ -170,11 +170,14 @@ def measure_captures(folder: Path, sizes: Sequence[int], ring: int, memory: int,
 
 
 def measure_decoders(rows: int, repeat: int) -> list[Measure]:
-    """Measure the decoders of messages, stubs and COM+ calls on one core, without Spark."""
-    from bench import comqc, messages, stubs  # noqa: PLC0415 (impacket, which the others do not need)
+    """Measure the decoders of messages, stubs, COM+ calls and application headers on one core, without Spark."""
+    from bench import application, comqc, messages, stubs  # noqa: PLC0415 (impacket, which the others do not need)
 
     out: list[Measure] = []
-    for name, module, count in (("messages", messages, rows), ("stubs", stubs, rows), ("comqc", comqc, rows // 10)):
+    for name, module, count in (
+        ("messages", messages, rows), ("stubs", stubs, rows), ("comqc", comqc, rows // 10),
+        ("application", application, rows // 10),
+    ):  # fmt: skip
         log_progress(f"decoders: {name}")
         out += module.measure(count, repeat)
     return out

@@ -169,8 +169,9 @@ def build_inline_decoders(job_run: cli.JobRun, lake: Lake) -> InlineDecoders | N
     if job_run.arguments.dry_run:
         return None
     return InlineDecoders.of(
-        lake, keep_packets=config.store.packets, keep_bodies=config.store.bodies, declarations=declarations
-    )
+        lake, keep_packets=config.store.packets, keep_bodies=config.store.bodies, declarations=declarations,
+        application_headers=config.store.application_headers,
+    )  # fmt: skip
 
 
 def decode_calls_to_silver(
@@ -184,12 +185,16 @@ def decode_calls_to_silver(
     store, failures = config.store, dict[str, str]()
     written = silver_update.update(
         lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=keep_stubs, decoded=decoded.calls,
-        failures=failures, declarations=declarations,
+        failures=failures, declarations=declarations, application_headers=store.application_headers,
     )  # fmt: skip
     sessions = transfers_update.update(
         lake, job_run.run_id,
         SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire),
-        MessageSettings(keep_bodies=store.bodies, keep_stubs=keep_stubs, declarations=declarations), decoded.packets,
+        MessageSettings(
+            keep_bodies=store.bodies, keep_stubs=keep_stubs, declarations=declarations,
+            application_headers=store.application_headers,
+        ),
+        decoded.packets,
     )  # fmt: skip
     if decoded.packets is not None:
         decoded.packets.remove()

@@ -26,6 +26,7 @@ RunEngine = Literal["spark", "local"]
 FileAccess = Literal["owner", "group_read", "group_write", "all_read"]
 DiscoverySources = Literal["active", "private"]
 AuthenticationMethod = Literal["none", "ntlm", "kerberos"]
+ApplicationHeaders = Literal["known", "all", "none"]
 TunnelKind = Literal["vxlan", "vxlan_gpe", "geneve"]
 
 
@@ -163,6 +164,11 @@ class StoreConfig:
     )
     bodies: bool = setting_field(False, "keep message bodies (messages.body, comqc_calls.marshaled)")
     packets: bool = setting_field(False, "keep message packets (remote_read_calls.packet)")
+    application_headers: ApplicationHeaders = setting_field(
+        "known",
+        "what silver.messages keeps of the application's headers and bodies. known: the columns; all: also all headers "
+        "(messages.application_headers), with store.bodies what exceptions said too; none: framework alone",
+    )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from schemas.table import (
     BINARY,
     BOOLEAN,
     DECODER_COLUMNS,
+    ERRORS,
     INT,
     STRING,
     STRINGS,
@@ -31,6 +32,45 @@ REPORT = pa.struct(
     ]
 )
 """What a report message says of a traced message ([MS-MQQB] 3.1.5.8.9, 3.1.7.1.7)."""
+
+APPLICATION_COLUMNS = (
+    Column("framework", STRING, "NServiceBus, Rebus, MassTransit, WCF, System.Messaging; null where nothing decides"),
+    Column("framework_evidence", STRING, "what decided framework: a part of the extension, the body or its type"),
+    Column(
+        "body_format",
+        STRING,
+        "xml, soap, json, text, gzip, nrbf ([MS-NRBF]), nbfs, nbfse, mtom (SOAP in binary records, with a dictionary, "
+        "in MIME), or the VT code of a body of one value; null for others",
+    ),
+    Column("body_root", STRING, "root element, of SOAP the body's; of JSON the top keys; class and assembly of nrbf"),
+    Column("application_message_id", STRING, "the application's own id of the message"),
+    Column("conversation_id", STRING, "what all messages of a conversation have in common"),
+    Column("related_to", STRING, "id of the message that caused this one, or that it answers"),
+    Column("sent_types", STRINGS, "types of the message, as the framework writes them; of WCF the action"),
+    Column("originating_endpoint", STRING, "endpoint or address that sent it"),
+    Column("processing_endpoint", STRING, "endpoint that processed it; of WCF and MassTransit the one it is sent to"),
+    Column("reply_to", STRING, "address for replies"),
+    Column("intent", STRING, "Send, Publish, Subscribe, Unsubscribe, Reply; of Rebus p2p, pub"),
+    Column("failed_queue", STRING, "queue in which processing failed, of a message that was moved to an error queue"),
+    Column("exception_type", STRING, "class of the exception at which processing failed"),
+    Column("exception_message", STRING, "what that exception said; only with store.application_headers all and bodies"),
+    Column("immediate_retries", INT, "how often processing was tried again at once, as the headers say"),
+    Column("delayed_retries", INT, "how often processing was put off, as the headers say"),
+    Column("application_sent_at", TIMESTAMP, "when it was sent, as the headers say, UTC"),
+    Column("application_messages", INT, "envelopes in the body of a WCF message"),
+    Column(
+        "application_headers",
+        pa.map_(STRING, STRING),
+        "all headers of the framework by name; only with store.application_headers all",
+    ),
+    Column(
+        "application_errors",
+        ERRORS,
+        "truncated, malformed, unsupported, too_large: what of extension or body could not be read, with the offset in "
+        "it; null without",
+    ),
+)
+"""What the application's headers and body say (``udfs.application``)."""
 
 MESSAGES = Table(
     layer="silver",
@@ -166,6 +206,7 @@ MESSAGES = Table(
             pa.map_(STRING, INT),
             "bytes by header: from its first byte to the next one's, or to the packet's end",
         ),
+        *APPLICATION_COLUMNS,
         *DECODER_COLUMNS,
         *run_columns("silver", "seen_at"),
     ),

@@ -40,6 +40,16 @@ _DIRECT: Final = re.compile(r"((?:direct=)?(?:os|tcp|ipx|spx):|direct=)(.*)", re
 # An entry of NEXTHOPS ([MS-MQMQ] 2.3.12.12): IP=10.0.0.7:1801, IPv6=fe80::1, FOREIGN=<GUID>.
 _HOP: Final = re.compile(r"(IP=|IPv6=|IPX=|FOREIGN=)(.*)", re.IGNORECASE | re.DOTALL)
 _HOST_AND_PORT: Final = re.compile(r"(\[[^\]]*\]|[^\\/=:\[\]]+)(:[0-9]{1,5})", re.IGNORECASE)
+# An id that reveals no name: a GUID, also as WCF writes it, or as MSMQ does, with a number.
+_IS_ID: Final = re.compile(rf"(urn:uuid:)?{_GUID}(\\[0-9]{{1,10}})?", re.IGNORECASE)
+_FORMAT_NAME: Final = re.compile(r"((?:msmq\.)?formatname:)(.+)", re.IGNORECASE | re.DOTALL)
+_AT_MACHINE: Final = re.compile(r"([^@\\/=]+)@([^@\\/=:]+)")
+_URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20}://)([^/?#]*)([^?#]*)(.*)", re.DOTALL)
+_URI_SCHEMES: Final = frozenset(
+    f"{each}://" for each in ("msmq", "msmq-pgm", "net.msmq", "http", "https", "net.tcp", "net.pipe", "loopback", "sb")
+)
+_KEPT_URI_PARTS: Final = frozenset({"", "private", "public", "private$", "msmq"})
+_URI_OPTIONS: Final = re.compile(r"(\?((tx|recoverable|durable)=(true|false)&?)*)?", re.IGNORECASE)
 _KEPT_JSON_NAMES: Final = frozenset({"vt", "value"})  # of PROPVARIANTs
 
 
@@ -138,6 +148,32 @@ class Pseudonymizer:
         if not separator and not kind:
             return self.queue_part(rest) + suffix  # a bare name: of a subqueue, or of a queue without a host
         return kind + self.host_name(host) + separator + "\\".join(map(self.queue_part, path.split("\\"))) + suffix
+
+    def application_id(self, text: str) -> str:
+        """Return an application's id as it is, if it is a GUID; a pseudonym of any other one, whatever the kinds."""
+        return self.known_text(text, _IS_ID.fullmatch)
+
+    def application_address(self, text: str) -> str:
+        """Return the pseudonym of an endpoint or an address: ``queue@machine``, a format name, a URI, a bare name.
+
+        Its parts get the pseudonyms that queues and machines have elsewhere. Parts of a URI that are none of these,
+        such as a user or options that are not known, are replaced whatever the kinds.
+        """
+        if named := _FORMAT_NAME.fullmatch(text):
+            return named[1] + self.queue_name(named[2])
+        if uri := _URI.fullmatch(text):
+            return self._uri(*uri.groups())
+        if at := _AT_MACHINE.fullmatch(text):
+            return f"{self.queue_part(at[1])}@{self.host_name(at[2])}"
+        return self.queue_name(text) if "\\" in text or "=" in text else self.queue_part(text)
+
+    def _uri(self, scheme: str, authority: str, path: str, options: str) -> str:
+        scheme = scheme if scheme.lower() in _URI_SCHEMES else f"{self.known_text(scheme[:-3], str.isspace)}://"
+        user, at, place = authority.rpartition("@")
+        host = self._next_hop(place) if place else ""
+        parts = (part if part.lower() in _KEPT_URI_PARTS else self.queue_part(part) for part in path.split("/"))
+        rest = options if _URI_OPTIONS.fullmatch(options) else f"?{self.known_text(options, str.isspace)}"
+        return f"{scheme}{self.known_text(user, str.isspace)}{at}{host}{'/'.join(parts)}{rest}"
 
     def _queue_part_or_suffix(self, text: str, before: str) -> str:
         return text if before == ";" and text.lower() in _KEPT_SUFFIXES else self.queue_part(text)

@@ -20,6 +20,7 @@ from pyspark.sql.types import DataType, StringType, StructType
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
 from schemas.table import ERRORS, Table
+from udfs.application.columns import KeptColumns
 from udfs.comqc.body_decoder import BODY_SCHEMA, decode_bodies
 from udfs.errors import UNSUPPORTED
 from udfs.messages.header_layouts import PROTOCOL_QM2QM, PROTOCOLS
@@ -37,6 +38,8 @@ ColumnOrName = Column | str
 
 def decode_message(packet: ColumnOrName, seen_in: ColumnOrName, *sections: ColumnOrName) -> Column:
     """Decode message packets: a struct with the columns of ``silver.messages`` that a packet gives, and its ``body``.
+
+    All that the application's headers and body say is in it, whatever ``store.application_headers`` is.
 
     ``packet``: binary, as ``decode_stub`` and ``silver.remote_read_calls`` have it. ``seen_in``: the protocol that
     carried it, ``RemoteRead`` ([MS-MQRR] 2.2.5), ``qm2qm`` ([MS-MQQP]) or ``binary_protocol`` ([MS-MQQB]).
@@ -152,7 +155,9 @@ def _decode_messages(packets: pa.Array, protocols: pa.Array, *sections: pa.Array
     known = pc.is_in(protocols, pa.array(PROTOCOLS))
     readable = pc.if_else(known, packets, pa.scalar(None, packets.type))
     lists = dict(zip(SECTION_TYPES, sections, strict=True)) if sections else {}
-    columns = decode_messages(readable, pc.if_else(known, protocols, PROTOCOL_QM2QM), bodies=True, **lists)
+    columns = decode_messages(
+        readable, pc.if_else(known, protocols, PROTOCOL_QM2QM), bodies=True, application=KeptColumns(), **lists
+    )
     errors = columns["errors"].to_pylist()
     for row in pc.indices_nonzero(pc.and_not(packets.is_valid(), known)).to_pylist():
         errors[row] = [{"code": UNSUPPORTED, "field": "seen_in", "offset": 0}]
@@ -184,7 +189,9 @@ def _struct_type(schema: pa.Schema, *tables: Table) -> StructType:
     return from_arrow_schema(pa.schema([(field.name, declared.get(field.name, field.type)) for field in schema]))
 
 
-_MESSAGE_COLUMNS: Final = {"body": pa.nulls(0, pa.binary())} | decode_messages(pa.nulls(0, pa.binary()), PROTOCOL_QM2QM)
+_MESSAGE_COLUMNS: Final = {"body": pa.nulls(0, pa.binary())} | decode_messages(
+    pa.nulls(0, pa.binary()), PROTOCOL_QM2QM, application=KeptColumns()
+)
 _MESSAGE: Final = _struct_type(pa.schema({name: array.type for name, array in _MESSAGE_COLUMNS.items()}), MESSAGES)
 _FUNCTIONS: Final[Mapping[str, tuple[Callable[..., pa.Array], DataType]]] = {
     "decode_message": (_decode_messages, _MESSAGE),

@@ -109,7 +109,10 @@ def _decoded_calls(calls: pa.RecordBatch, options: CaptureOptions, table: Table)
     names = [name for name in (*CALL_INPUT_COLUMNS, *OPTIONAL_INPUT_COLUMNS) if name != RUN_ID]
     calls = calls.select(names).append_column(RUN_ID, pa.nulls(calls.num_rows, pa.string()))
     failures: list[DecodeFailure] = []
-    for decoded in decode_calls_safely(calls, failures, **options.flags, wanted={str(table): options.columns}):
+    for decoded in decode_calls_safely(
+        calls, failures, keep_packets=options.flags["keep_packets"], keep_bodies=options.flags["keep_bodies"],
+        wanted={str(table): options.columns},
+    ):  # fmt: skip
         if (rows := decoded.get(str(table))) is not None:  # else not even its row could be made
             yield rows
 

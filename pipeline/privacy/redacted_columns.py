@@ -152,6 +152,7 @@ _VERSION_WORD: Final = re.compile(
     r"message|queuing|independent|dependent|client|version|build|service|pack|sp[0-9]|[0-9]{1,5}(\.[0-9]{1,5}){0,2}",
     re.IGNORECASE,
 )
+_INTENTS: Final = frozenset({"Send", "Publish", "Subscribe", "Unsubscribe", "Reply", "p2p", "pub"})  # of frameworks
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _COLLECTOR_VERSION: Final = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}")
 _SNAPSHOT_ERROR: Final = re.compile(
@@ -168,6 +169,9 @@ _KEY: Final = _redact_texts(Pseudonymizer.row_key)
 _KEYS: Final = _redact_nested(each=Pseudonymizer.row_key)
 _ADDRESS: Final = _redact_texts(Pseudonymizer.address, KIND_ADDRESSES)
 _ADDRESSES: Final = _redact_nested(KIND_ADDRESSES, each=Pseudonymizer.address)
+_ENDPOINT: Final = _redact_texts(Pseudonymizer.application_address, KIND_QUEUES, KIND_HOSTS)
+_APPLICATION_ID: Final = _redact_texts(Pseudonymizer.application_id)
+_LABEL: Final = _redact_texts(Pseudonymizer.label, KIND_LABELS)
 _MACHINE: Final = _redact_texts(Pseudonymizer.host_name, KIND_HOSTS)
 _NAME: Final = _redact_texts(Pseudonymizer.queue_name, KIND_QUEUES)
 _NAMES: Final = _redact_nested(KIND_QUEUES, each=Pseudonymizer.queue_name)
@@ -267,12 +271,19 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         ),
         **dict.fromkeys(("destination_list", "admin_list", "response_list"), _NAMES),
         **dict.fromkeys(("subqueue", "target_subqueue"), _QUEUE),
-        "label": _redact_texts(Pseudonymizer.label, KIND_LABELS),
+        **dict.fromkeys(("label", "body_root", "exception_type"), _LABEL),
+        "sent_types": _redact_nested(KIND_LABELS, each=Pseudonymizer.label),
+        **dict.fromkeys(("framework", "framework_evidence", "body_format", "application_errors"), _KEPT),
+        "intent": _redact_texts(_keep_known(_INTENTS.__contains__)),
+        **dict.fromkeys(("application_message_id", "conversation_id", "related_to"), _APPLICATION_ID),
+        **dict.fromkeys(("originating_endpoint", "processing_endpoint", "reply_to", "failed_queue"), _ENDPOINT),
         "report": _redact_nested(KIND_ADDRESSES, next_hop=Pseudonymizer.address),
         "sender_id": _SENDER,
         "sender_address": _ADDRESS,
         "body_sha256": replace(_KEY, holds_content=True),  # a plain hash would confirm a guessed body
-        **dict.fromkeys(("body", "extension", "soap_header"), _CONTENT),
+        **dict.fromkeys(
+            ("body", "extension", "soap_header", "application_headers", "exception_message"), _CONTENT
+        ),
     },
     SESSIONS: dict.fromkeys(
         ("closed_by", "initiator_queue_manager", "acceptor_queue_manager", "asked_queue_manager", "outcome", "ended",

@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.settings import ApplicationHeaders, StoreConfig
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.comqc import COMQC_CALLS
-from schemas.messages import MESSAGES
+from schemas.messages import APPLICATION_COLUMNS, MESSAGES
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.table import EVENT_DATE, Table
+from udfs.application.columns import KeptColumns
 from udfs.codes import RESULT_NAMES
 from udfs.columns.arrays import to_times, utc_dates
 from udfs.comqc import body_decoder as comqc
@@ -80,6 +82,8 @@ ALL_COLUMNS: Final = {str(table): frozenset(table.names) for table in DECODED_TA
 """All columns of all tables (``WantedColumns``)."""
 _COMQC_OF_MESSAGES: Final = frozenset({"comqc_rejected", "comqc_deviations", "errors"})  # what decoding COM calls tells
 
+_APPLICATION_NULLS: Final = {column.name: column.type for column in APPLICATION_COLUMNS}
+
 ColumnArrays = Mapping[str, pa.Array]
 WantedColumns = Mapping[str, Collection[str]]
 """By full name the tables whose rows are wanted, and the columns of these; what else a row has may be null."""
@@ -89,6 +93,7 @@ DecodeFunction = Callable[[pa.RecordBatch], BatchesByTable]
 
 def decode_calls(
     calls: pa.RecordBatch, *, keep_packets: bool = False, keep_bodies: bool = False,
+    application_headers: ApplicationHeaders = StoreConfig.application_headers,
     declarations: Declarations = NO_DECLARATIONS, wanted: WantedColumns = ALL_COLUMNS,
 ) -> BatchesByTable:  # fmt: skip
     """Decode calls with ``CALL_INPUT_COLUMNS``; return a batch for each of ``DECODED_TABLES``, by full name.
@@ -96,7 +101,7 @@ def decode_calls(
     Each batch has exactly its table's columns. A qm2qm, RemoteRead, qmmgmt, qmcomm or qmcomm2 call gives one row of its
     table; other calls give none. A returned message gives a row of ``silver.messages``, a COM call recorded in its body
     a row of ``silver.comqc_calls``, an answered GetInfo a snapshot and a row for each property. Stubs are decoded once.
-    ``keep_packets`` and ``keep_bodies`` are the settings store.packets and store.bodies. ``declarations``
+    ``keep_packets``, ``keep_bodies`` and ``application_headers`` are settings of ``store``. ``declarations``
     are those of the file of comqc.interfaces. ``messages.queue`` is null here: a single call does not show it. Tables
     that are not ``wanted`` have no rows, and what only their columns need is not decoded.
     """
@@ -110,7 +115,9 @@ def decode_calls(
         has_messages = str(MESSAGES) in wanted or str(COMQC_CALLS) in wanted
         reads = remote_read_columns(read_calls, keep_packets=has_messages or keep_packets)
         if has_messages:
-            out |= _message_batches(reads, declarations, wanted, keep_bodies=keep_bodies)
+            out |= _message_batches(
+                reads, declarations, wanted, keep_bodies=keep_bodies, application_headers=application_headers
+            )
         if str(REMOTE_READ_CALLS) in wanted:
             if not keep_packets:
                 reads = reads | {"packet": pa.nulls(read_calls.num_rows, pa.binary())}
@@ -150,15 +157,17 @@ _COLLECTED_ROWS: Final = _RowKind(
 
 def decode_calls_safely(
     calls: pa.RecordBatch, failures: list[DecodeFailure], declarations: Declarations = NO_DECLARATIONS, /, *,
-    keep_packets: bool, keep_bodies: bool, wanted: WantedColumns = ALL_COLUMNS,
+    keep_packets: bool, keep_bodies: bool, application_headers: ApplicationHeaders = StoreConfig.application_headers,
+    wanted: WantedColumns = ALL_COLUMNS,
 ) -> Iterator[BatchesByTable]:  # fmt: skip
     """Yield what ``decode_calls`` returns; a call at which it raises an exception is noted in ``failures``.
 
     Such a call gives its row without anything decoded, with an error. ``calls`` have the column ``capture_id`` too.
     """
     decode = partial(
-        decode_calls, keep_packets=keep_packets, keep_bodies=keep_bodies, declarations=declarations, wanted=wanted
-    )
+        decode_calls, keep_packets=keep_packets, keep_bodies=keep_bodies, application_headers=application_headers,
+        declarations=declarations, wanted=wanted,
+    )  # fmt: skip
     return _decode_safely(calls, failures, decode, _CALL_ROWS)
 
 
@@ -237,8 +246,9 @@ def _table_batch(table: Table, columns: ColumnArrays) -> pa.RecordBatch:
 
 
 def _message_batches(
-    reads: ColumnArrays, declarations: Declarations, wanted: WantedColumns, *, keep_bodies: bool
-) -> BatchesByTable:
+    reads: ColumnArrays, declarations: Declarations, wanted: WantedColumns, *, keep_bodies: bool,
+    application_headers: ApplicationHeaders,
+) -> BatchesByTable:  # fmt: skip
     """Return batches of the messages that calls returned, and of the COM calls recorded in their bodies.
 
     A packet of no bytes is a message too: its row has the error.
@@ -266,19 +276,21 @@ def _message_batches(
         "run_id": calls["run_id"],
     }
     return message_batches(
-        calls["packet"], sightings, declarations, sections=sections, keep_bodies=keep_bodies, wanted=wanted
-    )
+        calls["packet"], sightings, declarations, sections=sections, keep_bodies=keep_bodies,
+        application_headers=application_headers, wanted=wanted,
+    )  # fmt: skip
 
 
 def message_batches(
     packets: pa.Array, sightings: ColumnArrays, declarations: Declarations, *,
     sections: ColumnArrays = {}, keep_bodies: bool, wanted: WantedColumns = ALL_COLUMNS,  # noqa: B006 - it is only read
+    application_headers: ApplicationHeaders = StoreConfig.application_headers,
 ) -> BatchesByTable:  # fmt: skip
     """Return batches of messages, and of the COM calls recorded in their bodies, by full table name.
 
     ``packets`` are their packets, binary. ``sightings`` has the columns of ``silver.messages`` that say how each was
     seen, ``seen_in`` among them; they replace decoded ones. ``sections``: the ``section_*`` columns of RemoteRead.
-    ``wanted`` as ``decode_calls`` has it.
+    ``wanted`` and ``application_headers`` as ``decode_calls`` has them.
     """
     protocols, rows = sightings["seen_in"], len(packets)
     names, wants_calls = wanted.get(str(MESSAGES), ()), str(COMQC_CALLS) in wanted
@@ -286,8 +298,13 @@ def message_batches(
     decoded = messages.decode_messages(
         packets, protocols, **sections, bodies=keep_all, hashes="body_sha256" in names,
         keys="message_key" in names or wants_calls,
+        application=None if _APPLICATION_NULLS.keys().isdisjoint(names) else KeptColumns(
+            columns=application_headers != "none", headers=application_headers == "all",
+            exception_texts=application_headers == "all" and keep_bodies,
+        ),
     )  # fmt: skip
     columns = {
+        **{name: pa.nulls(rows, kind) for name, kind in _APPLICATION_NULLS.items()},
         "body": pa.nulls(rows, pa.binary()),
         **dict.fromkeys(("body_sha256", "message_key"), pa.nulls(rows, pa.string())),
     } | decoded | {

@@ -29,6 +29,7 @@ from pipeline.lake.staging_files import (
     staged_files,
     staged_rows,
 )
+from pipeline.settings import ApplicationHeaders, StoreConfig
 from pipeline.silver.decode import (
     BRONZE_NAMES,
     CALL_INPUT_COLUMNS,
@@ -73,6 +74,7 @@ class CallDecoder:
     keep_packets: bool  # the setting store.packets
     keep_bodies: bool  # store.bodies
     declarations: Declarations = NO_DECLARATIONS  # of the file of comqc.interfaces
+    application_headers: ApplicationHeaders = StoreConfig.application_headers  # store.application_headers
 
     def record_and_pass(self, batches: Batches, task: str) -> Iterator[pa.RecordBatch]:
         """Yield the batches unchanged and decode them; ``task`` names the staging files."""
@@ -119,8 +121,9 @@ class CallDecoder:
         """Yield the rows that calls give, with the full names of their tables."""
         calls = batch.select(_input_columns(batch.schema.names))  # filtering copies these columns alone
         for decoded in decode_calls_safely(
-            calls, failures, self.declarations, keep_packets=self.keep_packets, keep_bodies=self.keep_bodies
-        ):
+            calls, failures, self.declarations, keep_packets=self.keep_packets, keep_bodies=self.keep_bodies,
+            application_headers=self.application_headers,
+        ):  # fmt: skip
             yield from decoded.items()
 
     def failures(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from pipeline.bronze.row_observers import ObservedWrite, RowObserver
 from pipeline.lake.lake import Lake
+from pipeline.settings import ApplicationHeaders, StoreConfig
 from pipeline.silver.decode_packets import DecodedPackets, MessagePacketDecoder
 from pipeline.silver.decode_tasks import CallDecoder, DecodedWrite
 from pipeline.silver.update import make_call_decoder
@@ -34,13 +35,20 @@ class InlineDecoders(NamedTuple):
 
     @staticmethod
     def of(
-        lake: Lake, *, keep_packets: bool, keep_bodies: bool = False, declarations: Declarations = NO_DECLARATIONS
-    ) -> InlineDecoders:
+        lake: Lake, *, keep_packets: bool, keep_bodies: bool = False,
+        application_headers: ApplicationHeaders = StoreConfig.application_headers,
+        declarations: Declarations = NO_DECLARATIONS,
+    ) -> InlineDecoders:  # fmt: skip
         """Return decoders for a run; files of an earlier one are deleted."""
         return InlineDecoders(
-            make_call_decoder(lake, keep_packets=keep_packets, keep_bodies=keep_bodies, declarations=declarations),
-            MessagePacketDecoder.of(lake, keep_bodies=keep_bodies, declarations=declarations),
-        )
+            make_call_decoder(
+                lake, keep_packets=keep_packets, keep_bodies=keep_bodies, application_headers=application_headers,
+                declarations=declarations,
+            ),
+            MessagePacketDecoder.of(
+                lake, keep_bodies=keep_bodies, application_headers=application_headers, declarations=declarations
+            ),
+        )  # fmt: skip
 
     def observers(self) -> dict[Table, RowObserver]:
         """Return what ``ingest_captures`` passes rows through, by table."""

@@ -30,6 +30,7 @@ from pipeline.lake.net_changes import NetChanges, net_changes
 from pipeline.lake.queries.inputs import BoundQuery, ChangesSince, RowsOfDates
 from pipeline.lake.schema_enforcement import select_fields
 from pipeline.runs.recovery import RunMarkers
+from pipeline.settings import ApplicationHeaders, StoreConfig
 from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS, INTERFACES_BY_TABLE, ROW_PER_CALL_TABLES
 from pipeline.silver.decode_tasks import (
     HAS_SILVER_TABLE_SQL,
@@ -80,17 +81,19 @@ class DecodedState(KeptState):
 
 
 def make_call_decoder(
-    lake: Lake, *, keep_packets: bool, keep_bodies: bool = False, declarations: Declarations = NO_DECLARATIONS
-) -> CallDecoder:
+    lake: Lake, *, keep_packets: bool, keep_bodies: bool = False, declarations: Declarations = NO_DECLARATIONS,
+    application_headers: ApplicationHeaders = StoreConfig.application_headers,
+) -> CallDecoder:  # fmt: skip
     """Return a decoder for calls while they are written to bronze.rpc_calls; files of an earlier one are deleted."""
     folder = RunMarkers.of(lake).root / "decoded"
     folder.remove_folder()
-    return CallDecoder(str(folder), keep_packets, keep_bodies, declarations)
+    return CallDecoder(str(folder), keep_packets, keep_bodies, declarations, application_headers)
 
 
 def update(
     lake: Lake, *, keep_packets: bool, keep_stubs: bool, keep_bodies: bool = False, decoded: DecodedWrite | None = None,
     failures: dict[str, str] | None = None, declarations: Declarations = NO_DECLARATIONS,
+    application_headers: ApplicationHeaders = StoreConfig.application_headers,
 ) -> dict[str, int]:  # fmt: skip
     """Update the decoded tables with the changes of bronze.rpc_calls; return how many rows of each are written.
 
@@ -109,7 +112,7 @@ def update(
     folder = RunMarkers.of(lake).root / "silver"
     work = _SilverUpdate(
         step, folder, decoded, interrupted=folder.exists() or _is_ahead(step), keep_packets=keep_packets,
-        keep_bodies=keep_bodies, declarations=declarations,
+        keep_bodies=keep_bodies, declarations=declarations, application_headers=application_headers,
     )  # fmt: skip
     written |= work.run()
     mark_failed(lake, work.failures)
@@ -136,6 +139,7 @@ class _DecodeOptions:
     keep_packets: bool
     keep_bodies: bool
     declarations: Declarations
+    application_headers: ApplicationHeaders
 
 
 @dataclass(slots=True)
@@ -226,7 +230,9 @@ class _SilverUpdate(_DecodeOptions):
         """Decode calls to staging files, beside rows that are ``kept``; return the number of decoded rows by table."""
         folder = self.folder / uuid4().hex
         folder.make_folder()
-        found = CallDecoder(str(folder), self.keep_packets, self.keep_bodies, self.declarations)
+        found = CallDecoder(
+            str(folder), self.keep_packets, self.keep_bodies, self.declarations, self.application_headers
+        )
         written = found.decode_stored(self.lake, calls, kept)
         self.failures |= found.failures()
         return found, written

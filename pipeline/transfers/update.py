@@ -22,7 +22,7 @@ from pipeline.arrow_rows import is_in
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import changed_keys
-from pipeline.settings import StoreConfig
+from pipeline.settings import ApplicationHeaders, StoreConfig
 from pipeline.silver.decode import DECODER_VERSIONS, BatchesByTable
 from pipeline.silver.decode_packets import USER_MESSAGE, DecodedPackets, decode_packets
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
@@ -72,11 +72,12 @@ _COMQC_SCHEMA: Final = COMQC_CALLS.schema()
 
 @dataclass(frozen=True, slots=True)
 class MessageSettings:
-    """What is kept of messages (store.bodies, store.stubs), and how COM+ methods are named (comqc.interfaces)."""
+    """What is kept of messages (settings of ``store``), and how COM+ methods are named (comqc.interfaces)."""
 
     keep_bodies: bool = StoreConfig.bodies
     keep_stubs: bool = StoreConfig.stubs
     declarations: Declarations = NO_DECLARATIONS
+    application_headers: ApplicationHeaders = StoreConfig.application_headers
 
 
 def update(
@@ -324,8 +325,9 @@ class _SessionsUpdate:
         packets = table.append_column("packet", bytes_of["packet"].take(place))
         run_ids, settings = pa.repeat(pa.scalar(self.run_id, pa.string()), len(rows)), self.messages
         batches = decode_packets(
-            packets, run_ids, found.number_columns(rows), settings.declarations, keep_bodies=settings.keep_bodies
-        )
+            packets, run_ids, found.number_columns(rows), settings.declarations, keep_bodies=settings.keep_bodies,
+            application_headers=settings.application_headers,
+        )  # fmt: skip
         names = batches[str(MESSAGES)]["sighting_key"].to_pylist()
         return _DecodedMessages(names, _within("seen_at", sent_at), batches)
 

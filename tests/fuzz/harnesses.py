@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import zstandard
 
+import framework_messages
 from bench import hostile_sessions
 from bench.messages import build_packet as bench_packet
 from comqc import helpers as comqc
@@ -39,6 +40,8 @@ from queues.test_normal_form import NAMES
 from sealed.test_nlmp import AUTHENTICATE, CHALLENGE_V2
 from sessions import test_framing as sessions
 from stubs import helpers as stubs
+from udfs.application.application_message import NativeFacts
+from udfs.application.message_reader import read_application_message
 from udfs.capture.capture_reader import read_capture
 from udfs.capture.connection_merge import merge_connections
 from udfs.columns.absent import NO_TIME
@@ -579,6 +582,74 @@ def token_seeds():
         yield b"\5\0" + floor + b"\1\0\0\0\2\0\0\0\1\0\x07\2\0\x08\x37\1\0\x09\4\0\x0a\0\0\1"
 
 
+# --- the application's headers and bodies: for some a byte or two that choose, and the extension or the body ----------
+
+
+KINDS_OF_ENVELOPES = ("json", "xml", "bson", "binary", "other")
+
+
+def _read_body(data):
+    (body_type,) = struct.unpack("<H", data[:2].ljust(2, b"\0"))
+    return read_application_message(None, data[2:], body_type, NativeFacts())
+
+
+def _read_envelope(data):
+    extension = framework_messages.mass_transit(KINDS_OF_ENVELOPES[data[0] % 5]) if data else b""
+    return read_application_message(extension, data[1:], 0, NativeFacts())
+
+
+APPLICATION_READERS = {
+    "nservicebus": lambda data: read_application_message(b"<ArrayOfHeaderInfo>" + data, b"", 0, NativeFacts()),
+    "rebus": lambda data: read_application_message(data, b"", 0, NativeFacts()),
+    "mass_transit": _read_envelope,
+    "wcf": lambda data: read_application_message(None, b"\0\1\0\1" + data, 0, NativeFacts()),
+    "bodies": _read_body,
+}
+
+
+def _application_harness(name, *seeds):
+    def run(data):
+        message = bounded(len(data), APPLICATION_READERS[name], data)
+        for code, field, offset in message.application_errors:
+            part = field.partition(".")[0]
+            demand(code in (*ERRORS, "too_large") and part in ("extension", "body"), code, field)
+            demand(0 <= offset <= len(data) + 32, field, offset, len(data))
+        words = (message.framework, message.framework_evidence, message.body_format)  # of this program
+        demand(all(each is None or (each.isascii() and len(each) < 40) for each in words), message)
+
+    def all_seeds():
+        for seed in seeds:
+            yield from {seed[:size] for size in range(0, len(seed), max(len(seed) // 8, 1))}
+            yield seed
+
+    return Harness(run, all_seeds)
+
+
+def application_harnesses():
+    written = framework_messages
+    items = written.nservicebus(written.NSB_HEADERS | written.NSB_FAILURE).partition(b"<HeaderInfo>")
+    head = len(b"\0\1\0\1")
+    return {
+        "nservicebus": _application_harness("nservicebus", items[1] + items[2]),
+        "rebus": _application_harness(
+            "rebus", written.json_extension(written.REBUS_HEADERS), written.utf7('{"rebus-msg-id":"7"}')
+        ),
+        "mass_transit": _application_harness(
+            "mass_transit", b"\0" + written.json_envelope(), b"\1" + written.xml_envelope(),
+            b"\2" + written.bson(written.ENVELOPE), b"\3" + written.binary_envelope(),
+        ),
+        "wcf": _application_harness(
+            "wcf", written.datagram(3, written.text_envelope().encode())[head:],
+            written.datagram(7, written.binary_soap())[head:],
+            written.sessiongram(8, written.session_envelope("a", "b"), written.session_envelope())[head:],
+        ),
+        "bodies": _application_harness(
+            "bodies", b"\0\3" + written.order_stream(), b"\0\0" + written.BODY_XML, b'\0\0{"a":[1]}',
+            *(struct.pack("<H", code) + body for code, _, body in written.VARIANTS),
+        ),
+    }  # fmt: skip
+
+
 HARNESSES = {
     **{interface: _stub_harness(interface) for interface in ALL_METHODS},
     "messages": Harness(run_messages, message_seeds),
@@ -590,4 +661,5 @@ HARNESSES = {
     "pings": Harness(run_pings, ping_seeds),
     "lines": Harness(run_lines, line_seeds),
     "tokens": Harness(run_tokens, token_seeds),
+    **application_harnesses(),
 }

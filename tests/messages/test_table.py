@@ -5,6 +5,8 @@ import pytest
 
 from messages.building import Packet
 from schemas.messages import MESSAGES
+from schemas.table import STRINGS
+from udfs.application.columns import KeptColumns
 from udfs.messages.message_decoder import decode_messages
 from udfs.messages.report_messages import REPORT_TYPE
 
@@ -30,7 +32,13 @@ CONTRACT = """
     bigint, subqueue string, target_subqueue string, abort_count int, move_count int, subqueue_acknowledgement_class
     int, last_moved_raw bigint, dead_letter_queue string, dead_letter_queue_invalid boolean, report
     struct<source_prefix:string,message_ordinal:bigint,hop_count:int,next_hop:string>, sender_address string,
-    header_sizes map<string,int>, errors array<struct<code:string,field:string,offset:bigint>>, decoder_version
+    header_sizes map<string,int>, framework string, framework_evidence string, body_format string, body_root string,
+    application_message_id string, conversation_id string, related_to string, sent_types array<string>,
+    originating_endpoint string, processing_endpoint string, reply_to string, intent string, failed_queue string,
+    exception_type string, exception_message string, immediate_retries int, delayed_retries int,
+    application_sent_at timestamp, application_messages int, application_headers map<string,string>,
+    application_errors array<struct<code:string,field:string,offset:bigint>>,
+    errors array<struct<code:string,field:string,offset:bigint>>, decoder_version
     string, event_date date, run_id string
 """
 # What is not in the packet: of its call, of its body's decoder, of the run.
@@ -48,7 +56,9 @@ SPARK = {
     pa.decimal128(20, 0): "decimal(20,0)",
     pa.timestamp("us", tz="UTC"): "timestamp",
     pa.map_(pa.string(), pa.int32()): "map<string,int>",
+    pa.map_(pa.string(), pa.string()): "map<string,string>",
     pa.list_(pa.string()): "array<string>",
+    STRINGS: "array<string>",
     REPORT_TYPE: "struct<source_prefix:string,message_ordinal:bigint,hop_count:int,next_hop:string>",
 }
 
@@ -66,7 +76,7 @@ def test_the_table_is_the_contracts():
 @pytest.mark.parametrize("packets", [[], [None], [b""], [Packet().bytes(), None]])
 def test_the_decoders_columns_are_the_tables(packets):
     """The decoder always returns the same columns with the same types, whatever the packets."""
-    found = decode_messages(pa.array(packets, pa.binary()), "RemoteRead", bodies=True)
+    found = decode_messages(pa.array(packets, pa.binary()), "RemoteRead", bodies=True, application=KeptColumns())
     types = {column.name: column.sql_type for column in MESSAGES.columns}
     assert {name: spark(array.type) for name, array in found.items()} == {
         name: kind for name, kind in types.items() if name not in ELSEWHERE
@@ -85,7 +95,7 @@ def test_slices_and_wide_arrays_are_read_in_place(kind):
 
 def test_what_is_not_asked_for_is_not_made():
     found = decode_messages(pa.array([Packet().bytes()]), "qm2qm", hashes=False, keys=False)
-    assert not {"body", "body_sha256", "message_key"} & found.keys()
+    assert not {"body", "body_sha256", "message_key", "framework", "application_headers"} & found.keys()
 
 
 def test_a_protocol_that_is_none_is_refused():

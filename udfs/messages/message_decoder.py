@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from schemas.table import TIMESTAMP, UINT64
 from udfs import codes
+from udfs.application.columns import KeptColumns, MessageParts, application_columns
 from udfs.array_types import Bools, Ints, Octets
-from udfs.columns.arrays import over_distinct
+from udfs.columns.arrays import over_distinct, to_flags
 from udfs.comqc.body_decoder import is_comqc_extension
 from udfs.messages import header_layouts as layouts
 from udfs.messages import name_columns
@@ -28,11 +29,12 @@ from udfs.stubs.byte_spans import decode_utf16, first_utf16_unit, slice_spans
 from udfs.stubs.column_cursors import MALFORMED_CODE, AnyArray, DecodedColumns
 from udfs.stubs.to_arrow import error_lists
 
+# 9: what the application's headers and bodies say
 # 7: message kinds, reports, the destination's queue manager in the binary protocol
 # 6: connectors, format name lists, SOAP, report queue, certificate size, AcknowledgementClass; 5: hop count, trace
 # flag, type of administration queue, privacy level; 4: a size that decoding does not need ends nothing; 3: a
 # SessionHeader may be missing
-DECODER_VERSION: Final = "8"
+DECODER_VERSION: Final = "9"
 
 _INT32_MAX: Final = 0x7FFF_FFFF
 _DEFAULT_RECORDS: Final = {
@@ -255,11 +257,20 @@ def _add_properties(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None
     columns["is_comqc"] = marked if whole.all() else pc.if_else(pa.array(whole), marked, pa.scalar(None, pa.bool_()))
 
 
-def _add_body(decoded: _ReadPackets, columns: dict[str, pa.Array], *, bodies: bool, hashes: bool) -> None:
-    """Add body sizes, hash and body; for SRMP messages those of the compound message (doubt D34)."""
+def _body_sizes(decoded: _ReadPackets) -> tuple[Bools, Ints, Bools]:
+    """Return for each message whether it came over HTTP, its declared body size, and whether the body's place is known.
+
+    For SRMP messages these are of the compound message (doubt D34).
+    """
     srmp = (decoded.flags & layouts.USER_FLAG_AH != 0) & decoded.packets.over_rpc
     size = np.where(srmp, decoded.out.values["CompoundMessageHeader"]["MsgBodySize"], decoded.properties["MessageSize"])
     has = np.where(srmp, decoded.has("CompoundMessageHeader whole"), decoded.has("MessagePropertiesHeader whole"))
+    return srmp, size, has
+
+
+def _add_body(decoded: _ReadPackets, columns: dict[str, pa.Array], *, bodies: bool, hashes: bool) -> None:
+    """Add body sizes, hash and body."""
+    srmp, size, has = _body_sizes(decoded)
     declared = np.where(srmp, has, decoded.has("MessagePropertiesHeader"))
     seen = decoded.stored("body seen")
     columns["body_bytes"] = _number_column(size, declared, pa.int64())
@@ -274,6 +285,30 @@ def _add_body(decoded: _ReadPackets, columns: dict[str, pa.Array], *, bodies: bo
         )
     if bodies:
         columns["body"] = slice_spans(decoded.packets.data, decoded.stored("body at"), seen, has)
+
+
+def _add_application(decoded: _ReadPackets, columns: dict[str, pa.Array], kept: KeptColumns) -> None:
+    """Add what the application's headers and body say.
+
+    Bodies that are encrypted are not read, nor those of reports, which queue managers write; COM+ calls have a decoder
+    of their own.
+    """
+    _, size, has = _body_sizes(decoded)
+    encrypted = decoded.out.values["SecurityHeader"]["Flags"] & layouts.SECURITY_FLAG_EB != 0
+    is_report = decoded.properties["MessageClass"] == codes.MQMSG_CLASS_REPORT
+    is_comqc = to_flags(columns["is_comqc"])
+    extension = columns["extension"]
+    if is_comqc.any():
+        extension = pc.if_else(pa.array(is_comqc), pa.scalar(None, extension.type), extension)
+    columns |= application_columns(
+        MessageParts(
+            extension, decoded.packets.data, decoded.stored("body at"), decoded.stored("body seen"),
+            size.astype(np.int64), has & ~encrypted & ~is_report & ~is_comqc,
+            decoded.properties["BodyType"].astype(np.int64),
+            *(columns[name] for name in ("label", "response_queue", "app_specific", "correlation_id")),
+        ),
+        kept,
+    )  # fmt: skip
 
 
 def _add_report(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None:
@@ -381,6 +416,7 @@ def decode_messages(
     bodies: bool = False,
     hashes: bool = True,
     keys: bool = True,
+    application: KeptColumns | None = None,
 ) -> dict[str, pa.Array]:
     """Decode a column of message packets: one row per packet, by column of ``silver.messages``.
 
@@ -392,7 +428,8 @@ def decode_messages(
     A null packet gives nulls and no error. Values decoded before an error are kept. ``errors`` has at most the error
     that ended the header chain, one of the sections' sizes, and one other that ended nothing; offsets are bytes from
     the start of the packet. ``bodies`` adds the body, ``hashes`` its SHA-256, ``keys`` the ``message_key``: the two
-    hashes cost more than everything else.
+    hashes cost more than everything else. ``application`` adds what the application's headers and body say
+    (``APPLICATION_COLUMNS``), as much as it keeps.
     """
     rows = len(packets)
     out, sections, soft = (DecodedColumns(rows) for _ in range(3))
@@ -410,6 +447,8 @@ def decode_messages(
     columns.update(name_columns.queue_name_columns(column, out))
     _add_body(decoded, columns, bodies=bodies, hashes=hashes)
     _add_report(decoded, columns)
+    if application is not None:
+        _add_application(decoded, columns, application)
     _add_optional_headers(decoded, columns, soft)
     _add_trailing_headers(decoded, columns, soft)
     columns["header_sizes"] = _header_size_maps(decoded)

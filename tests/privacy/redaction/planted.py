@@ -9,6 +9,7 @@ import struct
 import uuid
 from collections.abc import Iterable, Iterator
 
+import framework_messages
 from messages import building
 from pcapgen import containers, frames, rpc, sessions, tunnels
 from pcapgen.conversation import CLIENT, SERVER, START_NS, Flow, records, segments
@@ -243,10 +244,44 @@ def _packets(tokens):
     yield building.Packet(**full)
     yield building.Packet(manager=GUID.bytes_le, session=octets())
     yield building.Packet(envelope=text(), compound=(octets(), 4, 2), label=text(), soap=(text(), text()))
+    for extension, body, body_type in _applications(tokens):
+        yield building.Packet(extension=extension, body=body, body_type=body_type, label=text())
     yield building.Packet(**_component(tokens))
     yield building.Packet(**_component(tokens, f"{text()}\0"))
     for name in tokens.format_names():
         yield building.Packet(queues=((7, {"name": name.removeprefix("DIRECT=")}),) * 3, label=text())
+
+
+def _applications(tokens):
+    """Yield extension, body and body type of messages of all frameworks, with texts in all places; some are cut."""
+    text, written = tokens.text, framework_messages
+    places = lambda: (  # noqa: E731
+        f"{text()}@{text()}", f"msmq://{text()}:{text()}@{text()}:1801/{text()}/{text()}?{text()}=true",
+        f"FormatName:DIRECT=OS:{tokens.path()}", text(), f"{text()}://{text()}/{text()}#{text()}", tokens.path(),
+    )  # fmt: skip
+    nservicebus = written.NSB_HEADERS | written.NSB_FAILURE
+    for place in places():
+        addresses = {f"NServiceBus.{key}": place for key in ("ReplyToAddress", "FailedQ", "OriginatingEndpoint")}
+        headers = dict.fromkeys(nservicebus, text()) | addresses | {text(): text()}
+        yield written.nservicebus(headers), f"<{text()}>{text()}</{text()}>".encode(), 0
+    yield written.nservicebus(headers)[:-200], json.dumps({text(): text()}).encode(), 0
+    yield (
+        written.json_extension(dict.fromkeys(written.REBUS_HEADERS | written.REBUS_FAILURE, text())),
+        text().encode(),
+        0,
+    )
+    envelope = dict.fromkeys(written.ENVELOPE, text()) | {"messageType": [text(), text()], text(): text()}
+    for kind, body in (
+        ("json", written.json_envelope(envelope)), ("xml", written.xml_envelope(envelope)),
+        ("bson", written.bson(envelope)), ("binary", written.binary_envelope(envelope)),
+    ):  # fmt: skip
+        yield written.json_extension({"Content-Type": f"application/vnd.masstransit+{kind};{text()}"}), body, 0
+    soap = written.text_envelope(f"<{text()}/>").replace(written.ACTION, text()).replace(written.TO, text())
+    yield b"", written.datagram(f"{text()}/{text()};{text()}", soap.encode(), f"net.msmq://{text()}/{text()}"), 0
+    for member in ("a", text()):
+        classes = written.class_record(1, text(), {member: (1, b"", written.string_record(3, text()))})
+        yield b"", written.stream_header() + written.library(2, text()) + classes + b"\x0b", 0x300
+    yield b"", f'<?xml version="1.0" encoding="{text()}"?><{text()} {text()}="{text()}">'.encode("utf-16-le"), 8
 
 
 def _component(tokens, target=None):

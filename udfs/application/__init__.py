@@ -1,0 +1,1 @@
+"""What messages say to applications: headers of frameworks in the extension, and the forms of bodies."""
