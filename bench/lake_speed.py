@@ -73,13 +73,13 @@ def _stamped_rows(tasks: PartitionedRows, number: int) -> Iterator[pa.RecordBatc
 
 def _update_bronze_and_calls(lake: Lake, files: Sequence[Path]) -> Decoded:
     """Write captures to bronze, and their calls to silver, as the jobs do; return what was decoded on the way."""
-    decoders = InlineDecoders.of(lake, keep_packets=False)
+    decoders = InlineDecoders.of(lake)
     done = ingest(
         lake, list_files([str(path) for path in files]), run_id="bench", reader_options={}, log=lambda _text: None,
         observers=decoders.observers(),
     )  # fmt: skip
     decoded = decoders.decoded(done.observed_writes)
-    silver_update.update(lake, keep_packets=False, keep_stubs=True, decoded=decoded.calls)
+    silver_update.update(lake, keep_stubs=True, decoded=decoded.calls)
     return decoded
 
 

@@ -26,11 +26,11 @@ from pipeline.bronze.ledger_entries import (
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.silver import update as silver_update
-from pipeline.silver.declaration_file import DeclarationError, Declarations, load_declarations
+from pipeline.silver.declaration_file import DeclarationError, load_declarations
+from pipeline.silver.decode import DecodeSettings
 from pipeline.silver.inline_decoders import NOTHING_DECODED, Decoded, InlineDecoders
 from pipeline.transfers import update as transfers_update
 from pipeline.transfers.session_rows import SessionSettings
-from pipeline.transfers.update import MessageSettings
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, RPC_CALLS
 
 JOB = "ingest_captures"
@@ -154,24 +154,21 @@ def _line_on_captures_without_msmq(lake: Lake, rows_read: Sequence[Mapping[str, 
     return line_on_captures_without_msmq(ledger.to_pylist())
 
 
-def _load_declarations(config: Config) -> Declarations:
-    """Load the declarations of COM+ methods from the file of ``comqc.interfaces``; none without one."""
+def _decode_settings(config: Config) -> DecodeSettings:
+    """Return the settings of decoding; ConfigError for a file of ``comqc.interfaces`` that cannot be read."""
+    store = config.store
     try:
-        return load_declarations(config.comqc.interfaces)
+        declarations = load_declarations(config.comqc.interfaces)
     except DeclarationError as error:
         raise ConfigError(str(error)) from error
+    return DecodeSettings(store.packets, store.bodies, store.application_headers, declarations)
 
 
 def build_inline_decoders(job_run: cli.JobRun, lake: Lake) -> InlineDecoders | None:
     """Return decoders for ``read_captures_into_bronze``; None for --dry-run."""
     config = job_run.config
-    declarations = _load_declarations(config)  # ConfigError before anything is read
-    if job_run.arguments.dry_run:
-        return None
-    return InlineDecoders.of(
-        lake, keep_packets=config.store.packets, keep_bodies=config.store.bodies, declarations=declarations,
-        application_headers=config.store.application_headers,
-    )  # fmt: skip
+    settings = _decode_settings(config)  # ConfigError before anything is read
+    return None if job_run.arguments.dry_run else InlineDecoders.of(lake, settings)
 
 
 def decode_calls_to_silver(
@@ -181,20 +178,12 @@ def decode_calls_to_silver(
 
     ``decoded``: what ``read_captures_into_bronze`` has already decoded.
     """
-    config, declarations = job_run.config, _load_declarations(job_run.config)
-    store, failures = config.store, dict[str, str]()
-    written = silver_update.update(
-        lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=keep_stubs, decoded=decoded.calls,
-        failures=failures, declarations=declarations, application_headers=store.application_headers,
-    )  # fmt: skip
+    config, settings, failures = job_run.config, _decode_settings(job_run.config), dict[str, str]()
+    written = silver_update.update(lake, settings, keep_stubs=keep_stubs, decoded=decoded.calls, failures=failures)
     sessions = transfers_update.update(
         lake, job_run.run_id,
         SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire),
-        MessageSettings(
-            keep_bodies=store.bodies, keep_stubs=keep_stubs, declarations=declarations,
-            application_headers=store.application_headers,
-        ),
-        decoded.packets,
+        settings, decoded.packets, keep_stubs=keep_stubs,
     )  # fmt: skip
     if decoded.packets is not None:
         decoded.packets.remove()

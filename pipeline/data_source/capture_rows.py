@@ -109,17 +109,12 @@ def _decoded_calls(calls: pa.RecordBatch, options: CaptureOptions, table: Table)
     names = [name for name in (*CALL_INPUT_COLUMNS, *OPTIONAL_INPUT_COLUMNS) if name != RUN_ID]
     calls = calls.select(names).append_column(RUN_ID, pa.nulls(calls.num_rows, pa.string()))
     failures: list[DecodeFailure] = []
-    for decoded in decode_calls_safely(
-        calls, failures, keep_packets=options.flags["keep_packets"], keep_bodies=options.flags["keep_bodies"],
-        wanted={str(table): options.columns},
-    ):  # fmt: skip
+    for decoded in decode_calls_safely(calls, failures, options.decode_settings, {str(table): options.columns}):
         if (rows := decoded.get(str(table))) is not None:  # else not even its row could be made
             yield rows
 
 
 def _decoded_packets(packets: pa.RecordBatch, options: CaptureOptions, table: Table) -> pa.RecordBatch:
-    decoded = decode_packets(
-        pa.Table.from_batches([packets]), pa.nulls(packets.num_rows, pa.string()),
-        keep_bodies=options.flags["keep_bodies"], wanted={str(table): options.columns},
-    )  # fmt: skip
+    rows, run_ids = pa.Table.from_batches([packets]), pa.nulls(packets.num_rows, pa.string())
+    decoded = decode_packets(rows, run_ids, options.decode_settings, {str(table): options.columns})
     return decoded[str(table)]

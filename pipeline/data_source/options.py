@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.bronze.capture_tasks import READ_OPTION_NAMES, read_options
 from pipeline.bronze.input_files import InputFile, list_files
-from pipeline.silver.decode import DECODED_TABLES
+from pipeline.silver.decode import DECODED_TABLES, DecodeSettings
 from pipeline.transfers.one_capture import SESSION_TABLES
 from schemas.table import Table
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
@@ -31,8 +31,8 @@ _MAX_FILES: Final = "maxFilesPerTrigger"
 class CaptureOptions:
     """The options of a read.
 
-    ``rows``: a table's name; ``columns``: names, in order; ``flags``: keep_packets and keep_bodies; ``reader``:
-    those of the capture reader. ValueError for what is unknown or cannot be.
+    ``rows``: a table's name; ``columns``: names, in order; ``decode_settings``: of keep_packets and keep_bodies;
+    ``reader``: those of the capture reader. ValueError for what is unknown or cannot be.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -48,7 +48,8 @@ class CaptureOptions:
             raise ValueError(f"{FORMAT_NAME}: rows={rows!r}; one of {', '.join(ROW_NAMES)}")
         self.rows = ROW_NAMES[rows]
         self.columns = self._chosen_columns(texts.get("columns"))
-        self.flags = {name: _flag(name, texts.get(name, "false")) for name in _FLAGS}
+        packets, bodies = (_flag(name, texts.get(name, "false")) for name in _FLAGS)
+        self.decode_settings = DecodeSettings(packets, bodies)
         self.paths: list[str] = (
             json.loads(texts["paths"]) if "paths" in texts else [texts["path"]] if "path" in texts else []
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -91,18 +92,33 @@ BatchesByTable = dict[str, pa.RecordBatch]
 DecodeFunction = Callable[[pa.RecordBatch], BatchesByTable]
 
 
+@dataclass(frozen=True, slots=True)
+class DecodeSettings:
+    """What is kept of messages: settings of ``store``; and how methods of COM+ calls are named (comqc.interfaces)."""
+
+    packets: bool = StoreConfig.packets
+    bodies: bool = StoreConfig.bodies
+    application_headers: ApplicationHeaders = StoreConfig.application_headers
+    declarations: Declarations = NO_DECLARATIONS
+
+    def kept_application_columns(self) -> KeptColumns:
+        """Return what is kept of what the application's headers and bodies say."""
+        keeps_all = self.application_headers == "all"
+        return KeptColumns(self.application_headers != "none", keeps_all, keeps_all and self.bodies)
+
+
+DEFAULT_SETTINGS: Final = DecodeSettings()
+
+
 def decode_calls(
-    calls: pa.RecordBatch, *, keep_packets: bool = False, keep_bodies: bool = False,
-    application_headers: ApplicationHeaders = StoreConfig.application_headers,
-    declarations: Declarations = NO_DECLARATIONS, wanted: WantedColumns = ALL_COLUMNS,
-) -> BatchesByTable:  # fmt: skip
+    calls: pa.RecordBatch, settings: DecodeSettings = DEFAULT_SETTINGS, wanted: WantedColumns = ALL_COLUMNS
+) -> BatchesByTable:
     """Decode calls with ``CALL_INPUT_COLUMNS``; return a batch for each of ``DECODED_TABLES``, by full name.
 
     Each batch has exactly its table's columns. A qm2qm, RemoteRead, qmmgmt, qmcomm or qmcomm2 call gives one row of its
     table; other calls give none. A returned message gives a row of ``silver.messages``, a COM call recorded in its body
     a row of ``silver.comqc_calls``, an answered GetInfo a snapshot and a row for each property. Stubs are decoded once.
-    ``keep_packets``, ``keep_bodies`` and ``application_headers`` are settings of ``store``. ``declarations``
-    are those of the file of comqc.interfaces. ``messages.queue`` is null here: a single call does not show it. Tables
+    ``messages.queue`` is null here: a single call does not show it. Tables
     that are not ``wanted`` have no rows, and what only their columns need is not decoded.
     """
     out = dict(_EMPTY_BATCHES)
@@ -113,13 +129,11 @@ def decode_calls(
 
     if (read_calls := calls_of(method_registry.REMOTE_READ_METHODS)).num_rows:
         has_messages = str(MESSAGES) in wanted or str(COMQC_CALLS) in wanted
-        reads = remote_read_columns(read_calls, keep_packets=has_messages or keep_packets)
+        reads = remote_read_columns(read_calls, keep_packets=has_messages or settings.packets)
         if has_messages:
-            out |= _message_batches(
-                reads, declarations, wanted, keep_bodies=keep_bodies, application_headers=application_headers
-            )
+            out |= _message_batches(reads, settings, wanted)
         if str(REMOTE_READ_CALLS) in wanted:
-            if not keep_packets:
+            if not settings.packets:
                 reads = reads | {"packet": pa.nulls(read_calls.num_rows, pa.binary())}
             out[str(REMOTE_READ_CALLS)] = _table_batch(REMOTE_READ_CALLS, reads)
     if (client := calls_of(method_registry.CLIENT_METHODS)).num_rows:
@@ -156,18 +170,14 @@ _COLLECTED_ROWS: Final = _RowKind(
 
 
 def decode_calls_safely(
-    calls: pa.RecordBatch, failures: list[DecodeFailure], declarations: Declarations = NO_DECLARATIONS, /, *,
-    keep_packets: bool, keep_bodies: bool, application_headers: ApplicationHeaders = StoreConfig.application_headers,
+    calls: pa.RecordBatch, failures: list[DecodeFailure], settings: DecodeSettings = DEFAULT_SETTINGS,
     wanted: WantedColumns = ALL_COLUMNS,
 ) -> Iterator[BatchesByTable]:  # fmt: skip
     """Yield what ``decode_calls`` returns; a call at which it raises an exception is noted in ``failures``.
 
     Such a call gives its row without anything decoded, with an error. ``calls`` have the column ``capture_id`` too.
     """
-    decode = partial(
-        decode_calls, keep_packets=keep_packets, keep_bodies=keep_bodies, application_headers=application_headers,
-        declarations=declarations, wanted=wanted,
-    )  # fmt: skip
+    decode = partial(decode_calls, settings=settings, wanted=wanted)
     return _decode_safely(calls, failures, decode, _CALL_ROWS)
 
 
@@ -245,10 +255,7 @@ def _table_batch(table: Table, columns: ColumnArrays) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _message_batches(
-    reads: ColumnArrays, declarations: Declarations, wanted: WantedColumns, *, keep_bodies: bool,
-    application_headers: ApplicationHeaders,
-) -> BatchesByTable:  # fmt: skip
+def _message_batches(reads: ColumnArrays, settings: DecodeSettings, wanted: WantedColumns) -> BatchesByTable:
     """Return batches of the messages that calls returned, and of the COM calls recorded in their bodies.
 
     A packet of no bytes is a message too: its row has the error.
@@ -275,33 +282,26 @@ def _message_batches(
         "arrived_at": calls["arrived_at"],
         "run_id": calls["run_id"],
     }
-    return message_batches(
-        calls["packet"], sightings, declarations, sections=sections, keep_bodies=keep_bodies,
-        application_headers=application_headers, wanted=wanted,
-    )  # fmt: skip
+    return message_batches(calls["packet"], sightings, settings, wanted, sections=sections)
 
 
 def message_batches(
-    packets: pa.Array, sightings: ColumnArrays, declarations: Declarations, *,
-    sections: ColumnArrays = {}, keep_bodies: bool, wanted: WantedColumns = ALL_COLUMNS,  # noqa: B006 - it is only read
-    application_headers: ApplicationHeaders = StoreConfig.application_headers,
+    packets: pa.Array, sightings: ColumnArrays, settings: DecodeSettings, wanted: WantedColumns = ALL_COLUMNS, *,
+    sections: ColumnArrays = {},  # noqa: B006 - it is only read
 ) -> BatchesByTable:  # fmt: skip
     """Return batches of messages, and of the COM calls recorded in their bodies, by full table name.
 
     ``packets`` are their packets, binary. ``sightings`` has the columns of ``silver.messages`` that say how each was
     seen, ``seen_in`` among them; they replace decoded ones. ``sections``: the ``section_*`` columns of RemoteRead.
-    ``wanted`` and ``application_headers`` as ``decode_calls`` has them.
+    ``wanted`` as ``decode_calls`` has it.
     """
     protocols, rows = sightings["seen_in"], len(packets)
     names, wants_calls = wanted.get(str(MESSAGES), ()), str(COMQC_CALLS) in wanted
-    keep_all = keep_bodies and "body" in names
+    keep_all = settings.bodies and "body" in names
     decoded = messages.decode_messages(
         packets, protocols, **sections, bodies=keep_all, hashes="body_sha256" in names,
         keys="message_key" in names or wants_calls,
-        application=None if _APPLICATION_NULLS.keys().isdisjoint(names) else KeptColumns(
-            columns=application_headers != "none", headers=application_headers == "all",
-            exception_texts=application_headers == "all" and keep_bodies,
-        ),
+        application=None if _APPLICATION_NULLS.keys().isdisjoint(names) else settings.kept_application_columns(),
     )  # fmt: skip
     columns = {
         **{name: pa.nulls(rows, kind) for name, kind in _APPLICATION_NULLS.items()},
@@ -326,8 +326,8 @@ def message_batches(
             packets.take(chosen), protocols.take(chosen), **chosen_sections, bodies=True, hashes=False, keys=False
         ).get("body", pa.nulls(len(chosen), pa.binary()))
     found = comqc.decode_bodies(
-        recorders["body"], recorders["extension"], recorders["body_bytes"], marshaled=keep_bodies,
-        declarations=declarations,
+        recorders["body"], recorders["extension"], recorders["body_bytes"], marshaled=settings.bodies,
+        declarations=settings.declarations,
     )  # fmt: skip
     if len(chosen):
         positions = pa.array(np.searchsorted(chosen, np.arange(rows)), mask=~np.isin(np.arange(rows), chosen))

@@ -20,12 +20,17 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.staging_files import Batches, StagingWriter, staged_files, staged_rows
 from pipeline.runs.recovery import RunMarkers
-from pipeline.settings import ApplicationHeaders, StoreConfig
-from pipeline.silver.decode import ALL_COLUMNS, BatchesByTable, WantedColumns, message_batches
+from pipeline.silver.decode import (
+    ALL_COLUMNS,
+    DEFAULT_SETTINGS,
+    BatchesByTable,
+    DecodeSettings,
+    WantedColumns,
+    message_batches,
+)
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.table import RUN_ID, Table
-from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.keys import keys_of_texts
 from udfs.messages.header_layouts import PROTOCOL_BINARY
 
@@ -46,9 +51,8 @@ def message_packets(packets: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def decode_packets(
-    packets: pa.Table, run_ids: pa.Array, numbers: Mapping[str, pa.Array] | None = None,
-    declarations: Declarations = NO_DECLARATIONS, /, *, keep_bodies: bool, wanted: WantedColumns = ALL_COLUMNS,
-    application_headers: ApplicationHeaders = StoreConfig.application_headers,
+    packets: pa.Table, run_ids: pa.Array, settings: DecodeSettings = DEFAULT_SETTINGS,
+    wanted: WantedColumns = ALL_COLUMNS, *, numbers: Mapping[str, pa.Array] | None = None,
 ) -> BatchesByTable:  # fmt: skip
     """Return batches of messages, and of the COM calls recorded in their bodies, by full table name.
 
@@ -71,10 +75,7 @@ def decode_packets(
         **(numbers or dict.fromkeys(_NUMBERS, pa.nulls(rows, pa.int64()))),
         RUN_ID: run_ids,
     }
-    return message_batches(
-        packets["packet"].combine_chunks(), sightings, declarations, keep_bodies=keep_bodies, wanted=wanted,
-        application_headers=application_headers,
-    )  # fmt: skip
+    return message_batches(packets["packet"].combine_chunks(), sightings, settings, wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +86,14 @@ class MessagePacketDecoder:
     """
 
     staging_folder: str
-    keep_bodies: bool = False  # the setting store.bodies
-    application_headers: ApplicationHeaders = StoreConfig.application_headers
-    declarations: Declarations = NO_DECLARATIONS  # of the file of comqc.interfaces
+    settings: DecodeSettings = DEFAULT_SETTINGS
 
     @staticmethod
-    def of(
-        lake: Lake, *, keep_bodies: bool = False,
-        application_headers: ApplicationHeaders = StoreConfig.application_headers,
-        declarations: Declarations = NO_DECLARATIONS,
-    ) -> MessagePacketDecoder:  # fmt: skip
+    def of(lake: Lake, settings: DecodeSettings = DEFAULT_SETTINGS) -> MessagePacketDecoder:
         """Return a decoder for a run; files of an earlier one are deleted."""
         folder = RunMarkers.of(lake).root / "decoded-packets"
         folder.remove_folder()
-        return MessagePacketDecoder(str(folder), keep_bodies, application_headers, declarations)
+        return MessagePacketDecoder(str(folder), settings)
 
     def record_and_pass(self, batches: Batches, task: str) -> Iterator[pa.RecordBatch]:
         """Yield the batches unchanged and decode their messages; ``task`` names the staging files."""
@@ -112,10 +107,7 @@ class MessagePacketDecoder:
     def _decode(self, packets: pa.RecordBatch) -> BatchesByTable:
         """Decode messages; nothing of them where that fails: they are decoded from bronze later, and it fails there."""
         try:
-            return decode_packets(
-                pa.Table.from_batches([packets]), packets[RUN_ID], None, self.declarations,
-                keep_bodies=self.keep_bodies, application_headers=self.application_headers,
-            )  # fmt: skip
+            return decode_packets(pa.Table.from_batches([packets]), packets[RUN_ID], self.settings)
         except Exception:  # noqa: BLE001 - whatever it is, it must not end the writing of bronze
             return {}
 

@@ -29,21 +29,21 @@ from pipeline.lake.staging_files import (
     staged_files,
     staged_rows,
 )
-from pipeline.settings import ApplicationHeaders, StoreConfig
 from pipeline.silver.decode import (
     BRONZE_NAMES,
     CALL_INPUT_COLUMNS,
     DECODED_TABLES,
+    DEFAULT_SETTINGS,
     INTERFACES_BY_TABLE,
     OPTIONAL_INPUT_COLUMNS,
     PASSED_THROUGH_COLUMNS,
     ROW_PER_CALL_TABLES,
     DecodeFailure,
+    DecodeSettings,
     decode_calls_safely,
 )
 from schemas.bronze import RPC_CALLS
 from schemas.table import EVENT_DATE, Table, quoted
-from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 
 _DECODED_INTERFACES: Final = sorted(set(chain(*INTERFACES_BY_TABLE.values())))
 _FOLDER_NAMES: Final = {str(table): table.name for table in DECODED_TABLES}
@@ -71,10 +71,7 @@ class CallDecoder:
     """
 
     staging_folder: str
-    keep_packets: bool  # the setting store.packets
-    keep_bodies: bool  # store.bodies
-    declarations: Declarations = NO_DECLARATIONS  # of the file of comqc.interfaces
-    application_headers: ApplicationHeaders = StoreConfig.application_headers  # store.application_headers
+    settings: DecodeSettings = DEFAULT_SETTINGS
 
     def record_and_pass(self, batches: Batches, task: str) -> Iterator[pa.RecordBatch]:
         """Yield the batches unchanged and decode them; ``task`` names the staging files."""
@@ -120,10 +117,7 @@ class CallDecoder:
     def _decode(self, batch: pa.RecordBatch, failures: list[DecodeFailure]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield the rows that calls give, with the full names of their tables."""
         calls = batch.select(_input_columns(batch.schema.names))  # filtering copies these columns alone
-        for decoded in decode_calls_safely(
-            calls, failures, self.declarations, keep_packets=self.keep_packets, keep_bodies=self.keep_bodies,
-            application_headers=self.application_headers,
-        ):  # fmt: skip
+        for decoded in decode_calls_safely(calls, failures, self.settings):
             yield from decoded.items()
 
     def failures(self) -> dict[str, str]:

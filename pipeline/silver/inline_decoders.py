@@ -7,14 +7,13 @@ from typing import Final, NamedTuple
 
 from pipeline.bronze.row_observers import ObservedWrite, RowObserver
 from pipeline.lake.lake import Lake
-from pipeline.settings import ApplicationHeaders, StoreConfig
+from pipeline.silver.decode import DEFAULT_SETTINGS, DecodeSettings
 from pipeline.silver.decode_packets import DecodedPackets, MessagePacketDecoder
 from pipeline.silver.decode_tasks import CallDecoder, DecodedWrite
 from pipeline.silver.update import make_call_decoder
 from schemas.bronze import RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import Table
-from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 
 
 class Decoded(NamedTuple):
@@ -34,21 +33,9 @@ class InlineDecoders(NamedTuple):
     packets: MessagePacketDecoder
 
     @staticmethod
-    def of(
-        lake: Lake, *, keep_packets: bool, keep_bodies: bool = False,
-        application_headers: ApplicationHeaders = StoreConfig.application_headers,
-        declarations: Declarations = NO_DECLARATIONS,
-    ) -> InlineDecoders:  # fmt: skip
+    def of(lake: Lake, settings: DecodeSettings = DEFAULT_SETTINGS) -> InlineDecoders:
         """Return decoders for a run; files of an earlier one are deleted."""
-        return InlineDecoders(
-            make_call_decoder(
-                lake, keep_packets=keep_packets, keep_bodies=keep_bodies, application_headers=application_headers,
-                declarations=declarations,
-            ),
-            MessagePacketDecoder.of(
-                lake, keep_bodies=keep_bodies, application_headers=application_headers, declarations=declarations
-            ),
-        )  # fmt: skip
+        return InlineDecoders(make_call_decoder(lake, settings), MessagePacketDecoder.of(lake, settings))
 
     def observers(self) -> dict[Table, RowObserver]:
         """Return what ``ingest_captures`` passes rows through, by table."""

@@ -30,8 +30,14 @@ from pipeline.lake.net_changes import NetChanges, net_changes
 from pipeline.lake.queries.inputs import BoundQuery, ChangesSince, RowsOfDates
 from pipeline.lake.schema_enforcement import select_fields
 from pipeline.runs.recovery import RunMarkers
-from pipeline.settings import ApplicationHeaders, StoreConfig
-from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS, INTERFACES_BY_TABLE, ROW_PER_CALL_TABLES
+from pipeline.silver.decode import (
+    DECODED_TABLES,
+    DECODER_VERSIONS,
+    DEFAULT_SETTINGS,
+    INTERFACES_BY_TABLE,
+    ROW_PER_CALL_TABLES,
+    DecodeSettings,
+)
 from pipeline.silver.decode_tasks import (
     HAS_SILVER_TABLE_SQL,
     NO_STUBS_SQL,
@@ -43,7 +49,6 @@ from pipeline.silver.decode_tasks import (
 )
 from schemas.bronze import PENDING, RPC_CALLS
 from schemas.table import EVENT_DATE, Table
-from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 
 STUBS_EMPTIED_PROVENANCE: Final = (
     "stubs emptied"  # provenance of commits of bronze.rpc_calls that silver does not follow
@@ -80,40 +85,33 @@ class DecodedState(KeptState):
     emptied: bool
 
 
-def make_call_decoder(
-    lake: Lake, *, keep_packets: bool, keep_bodies: bool = False, declarations: Declarations = NO_DECLARATIONS,
-    application_headers: ApplicationHeaders = StoreConfig.application_headers,
-) -> CallDecoder:  # fmt: skip
+def make_call_decoder(lake: Lake, settings: DecodeSettings = DEFAULT_SETTINGS) -> CallDecoder:
     """Return a decoder for calls while they are written to bronze.rpc_calls; files of an earlier one are deleted."""
     folder = RunMarkers.of(lake).root / "decoded"
     folder.remove_folder()
-    return CallDecoder(str(folder), keep_packets, keep_bodies, declarations, application_headers)
+    return CallDecoder(str(folder), settings)
 
 
 def update(
-    lake: Lake, *, keep_packets: bool, keep_stubs: bool, keep_bodies: bool = False, decoded: DecodedWrite | None = None,
-    failures: dict[str, str] | None = None, declarations: Declarations = NO_DECLARATIONS,
-    application_headers: ApplicationHeaders = StoreConfig.application_headers,
+    lake: Lake, settings: DecodeSettings = DEFAULT_SETTINGS, *, keep_stubs: bool, decoded: DecodedWrite | None = None,
+    failures: dict[str, str] | None = None,
 ) -> dict[str, int]:  # fmt: skip
     """Update the decoded tables with the changes of bronze.rpc_calls; return how many rows of each are written.
 
     Without ``keep_stubs`` (store.stubs) the stubs in bronze are emptied afterwards, since they hold message bodies;
     those of unfinished calls (bronze.pending) are kept until they are finished. ``decoded``: what ``decoder`` decoded
     already, with the same settings. Captures at whose calls decoding failed are marked in the ledger, and added to
-    ``failures`` with the reason. ``declarations`` name methods of COM+ calls: where they differ from those before, all
-    calls are decoded again whose stubs are still there.
+    ``failures`` with the reason. Where the declarations of COM+ methods differ from those before, all calls are decoded
+    again whose stubs are still there.
     """
     written = {str(table): 0 for table in DECODED_TABLES}
-    step = DECODED.compare(lake, {"declarations": declarations.fingerprint()})
+    step = DECODED.compare(lake, {"declarations": settings.declarations.fingerprint()})
     if not step.exists(RPC_CALLS):
         return written
     before = DecodedState.of(step.provenance_before) or DecodedState(step.exists(LAST_COMMITTED_TABLE))
     step.keep(DecodedState(not keep_stubs or before.emptied))
     folder = RunMarkers.of(lake).root / "silver"
-    work = _SilverUpdate(
-        step, folder, decoded, interrupted=folder.exists() or _is_ahead(step), keep_packets=keep_packets,
-        keep_bodies=keep_bodies, declarations=declarations, application_headers=application_headers,
-    )  # fmt: skip
+    work = _SilverUpdate(step, folder, settings, decoded, interrupted=folder.exists() or _is_ahead(step))
     written |= work.run()
     mark_failed(lake, work.failures)
     if failures is not None:
@@ -133,22 +131,15 @@ def _is_ahead(step: IncrementalUpdate) -> bool:
     return before is not None and any(version is not None and version > before for version in found)
 
 
-@dataclass(slots=True, kw_only=True)
-class _DecodeOptions:
-    interrupted: bool  # an earlier run did not finish
-    keep_packets: bool
-    keep_bodies: bool
-    declarations: Declarations
-    application_headers: ApplicationHeaders
-
-
 @dataclass(slots=True)
-class _SilverUpdate(_DecodeOptions):
-    """One update of the decoded tables."""
+class _SilverUpdate:
+    """One update of the decoded tables; ``interrupted``: an earlier run did not finish."""
 
     step: IncrementalUpdate
     folder: LakePath  # of the staging files
+    settings: DecodeSettings
     decoded: DecodedWrite | None
+    interrupted: bool
     failures: dict[str, str] = field(default_factory=dict)  # by capture, of decoding
 
     @property
@@ -230,9 +221,7 @@ class _SilverUpdate(_DecodeOptions):
         """Decode calls to staging files, beside rows that are ``kept``; return the number of decoded rows by table."""
         folder = self.folder / uuid4().hex
         folder.make_folder()
-        found = CallDecoder(
-            str(folder), self.keep_packets, self.keep_bodies, self.declarations, self.application_headers
-        )
+        found = CallDecoder(str(folder), self.settings)
         written = found.decode_stored(self.lake, calls, kept)
         self.failures |= found.failures()
         return found, written

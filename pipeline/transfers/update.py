@@ -22,8 +22,8 @@ from pipeline.arrow_rows import is_in
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import changed_keys
-from pipeline.settings import ApplicationHeaders, StoreConfig
-from pipeline.silver.decode import DECODER_VERSIONS, BatchesByTable
+from pipeline.settings import StoreConfig
+from pipeline.silver.decode import DECODER_VERSIONS, DEFAULT_SETTINGS, BatchesByTable, DecodeSettings
 from pipeline.silver.decode_packets import USER_MESSAGE, DecodedPackets, decode_packets
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from pipeline.transfers.changed_connections import CONNECTION_INPUTS, CaptureState, changed_connections
@@ -57,7 +57,6 @@ from schemas.table import EVENT_DATE, Table
 from udfs.array_types import Bools, Ints
 from udfs.columns.absent import NO_TIME
 from udfs.columns.arrays import to_flags
-from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.prefetch import prefetch
 from udfs.sessions.packet_layouts import DECODER_VERSION
 from udfs.times import timedelta_to_us, us_to_datetime
@@ -70,19 +69,9 @@ _MESSAGES_SCHEMA: Final = MESSAGES.schema()
 _COMQC_SCHEMA: Final = COMQC_CALLS.schema()
 
 
-@dataclass(frozen=True, slots=True)
-class MessageSettings:
-    """What is kept of messages (settings of ``store``), and how COM+ methods are named (comqc.interfaces)."""
-
-    keep_bodies: bool = StoreConfig.bodies
-    keep_stubs: bool = StoreConfig.stubs
-    declarations: Declarations = NO_DECLARATIONS
-    application_headers: ApplicationHeaders = StoreConfig.application_headers
-
-
 def update(
-    lake: Lake, run_id: str, sessions: SessionSettings | None = None, messages: MessageSettings | None = None,
-    decoded: DecodedPackets | None = None,
+    lake: Lake, run_id: str, sessions: SessionSettings | None = None, messages: DecodeSettings = DEFAULT_SETTINGS,
+    decoded: DecodedPackets | None = None, *, keep_stubs: bool = StoreConfig.stubs,
 ) -> dict[str, int]:  # fmt: skip
     """Update sessions, order acks, sendings and messages; return how many rows of each table are written.
 
@@ -90,7 +79,7 @@ def update(
     emptied afterwards, since they hold bodies. ``decoded``: the messages that were decoded already, with the same
     settings; the caller removes their staging files.
     """
-    sessions, messages = sessions or SessionSettings(), messages or MessageSettings()
+    sessions = sessions or SessionSettings()
     written = {str(table): 0 for table in (SESSIONS, ORDER_ACKS, SENDINGS, MESSAGES)}
     settings = {
         **sessions.as_provenance(),
@@ -103,7 +92,7 @@ def update(
     if decoded is not None and decoded.version != step.provenance_now[str(SESSION_PACKETS)]:
         decoded = None  # other rows came since
     written |= _SessionsUpdate(step, CaptureState.read(lake), sessions, messages, run_id, decoded).run()
-    if not messages.keep_stubs:
+    if not keep_stubs:
         _empty_packets(lake, timedelta_to_us(sessions.expire))
     return written
 
@@ -144,7 +133,7 @@ class _SessionsUpdate:
     step: IncrementalUpdate
     now: CaptureState
     settings: SessionSettings
-    messages: MessageSettings
+    messages: DecodeSettings
     run_id: str
     decoded_before: DecodedPackets | None = None
     taken: list[pa.Table] = field(default_factory=list)
@@ -323,11 +312,8 @@ class _SessionsUpdate:
         bytes_of = self.lake.query(sql, rows=SESSION_PACKETS, keys=keys)
         place = pc.index_in(table["packet_key"], bytes_of["packet_key"].combine_chunks())
         packets = table.append_column("packet", bytes_of["packet"].take(place))
-        run_ids, settings = pa.repeat(pa.scalar(self.run_id, pa.string()), len(rows)), self.messages
-        batches = decode_packets(
-            packets, run_ids, found.number_columns(rows), settings.declarations, keep_bodies=settings.keep_bodies,
-            application_headers=settings.application_headers,
-        )  # fmt: skip
+        run_ids = pa.repeat(pa.scalar(self.run_id, pa.string()), len(rows))
+        batches = decode_packets(packets, run_ids, self.messages, numbers=found.number_columns(rows))
         names = batches[str(MESSAGES)]["sighting_key"].to_pylist()
         return _DecodedMessages(names, _within("seen_at", sent_at), batches)
 

@@ -12,7 +12,6 @@ from pipeline.transfers import update as sessions_update
 from pipeline.transfers.messages import update_messages
 from pipeline.transfers.sequences import update_sequences
 from pipeline.transfers.session_rows import SessionSettings
-from pipeline.transfers.update import MessageSettings
 from transfers.conversations import (
     CLIENT,
     INITIATOR,
@@ -41,7 +40,7 @@ def alerts(tmp_path):
         lake = Lake(without_spark(), str(tmp_path / "lake"))
         for table, rows in bronze(conversations, ends_at).items():
             lake.replace_changed(table, rows, rows.slice(0, 0), dates=set(rows["event_date"].to_pylist()))
-        sessions_update.update(lake, "run", SessionSettings(), MessageSettings())
+        sessions_update.update(lake, "run", SessionSettings())
         update_messages.update(lake, "run")
         update_sequences.update(lake, "run")
         found = current_alerts(lake, limits).to_pylist()

@@ -13,7 +13,7 @@ from pipeline.attempts.capture_gaps import latest_by_server
 from pipeline.attempts.server_slices import attempt_queries
 from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
-from pipeline.silver.decode import decode_calls
+from pipeline.silver.decode import DecodeSettings, decode_calls
 from pipeline.silver.queue_aliases import AliasIndex
 from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
@@ -124,7 +124,7 @@ EXPECTED = [
 def decode_remote_read_calls(calls, *, keep_packets=False):
     """Rows of silver.remote_read_calls of a frame of calls."""
     batches = calls.toArrow().to_batches()
-    found = [decode_calls(batch, keep_packets=keep_packets)[str(REMOTE_READ_CALLS)] for batch in batches]
+    found = [decode_calls(batch, DecodeSettings(packets=keep_packets))[str(REMOTE_READ_CALLS)] for batch in batches]
     return pa.Table.from_batches(found, REMOTE_READ_CALLS.schema())
 
 

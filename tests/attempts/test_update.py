@@ -45,8 +45,8 @@ def change(lake, table, *rows, gone=()):
     lake.delete_and_insert(table, key, {*new[key].to_pylist(), *gone}, new, dates=None)
 
 
-def silver(lake, **options):
-    written = silver_update.update(lake, **({"keep_packets": False, "keep_stubs": True} | options))
+def silver(lake, *, keep_stubs=True):
+    written = silver_update.update(lake, keep_stubs=keep_stubs)
     return written[str(REMOTE_READ_CALLS)]
 
 

@@ -50,7 +50,7 @@ def test_every_row_has_the_version_of_its_decoder(calls, monkeypatch):
             name: each for name, each in asked.items() if not name.startswith("section_")}),
     )  # fmt: skip
     (batch,) = calls.combine_chunks().to_batches()
-    tables = decode.decode_calls(batch, keep_packets=False, keep_bodies=False)
+    tables = decode.decode_calls(batch)
     assert {name for name, rows in tables.items() if rows.num_rows} == {*OF}
     for name, rows in tables.items():
         assert set(rows.column("decoder_version").to_pylist()) == {f"{OF[name]} next"}, name

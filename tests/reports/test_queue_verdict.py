@@ -22,7 +22,6 @@ from pipeline.transfers import update as sessions_update
 from pipeline.transfers.messages import update_messages
 from pipeline.transfers.sequences import update_sequences
 from pipeline.transfers.session_rows import SessionSettings
-from pipeline.transfers.update import MessageSettings
 from queue_states.queue_events import snapshot
 from reports.questions.in_memory_lake import history_tables
 from schemas.ack_sequences import ACK_SEQUENCES
@@ -91,7 +90,7 @@ def verdicts(tmp_path):
         for table, rows in found.items():
             dates = set(rows["event_date"].to_pylist()) if "event_date" in rows.column_names else None
             lake.replace_changed(table, rows, rows.slice(0, 0), dates=dates)
-        sessions_update.update(lake, "run", SessionSettings(), MessageSettings())
+        sessions_update.update(lake, "run", SessionSettings())
         update_messages.update(lake, "run")
         update_sequences.update(lake, "run")
         answer = find_verdicts(lake, name, limits)

@@ -50,13 +50,13 @@ def ingest(lake, folder, name, *captures):
         folder.mkdir(exist_ok=True)
         (folder / f"{name}{number}.pcap").write_bytes(capture)
     files = list_files([str(path) for path in folder.glob(f"{name}*")])
-    decoders = InlineDecoders.of(lake, keep_packets=False)
+    decoders = InlineDecoders.of(lake)
     options = {"reader_options": {}, "log": lambda _text: None, "observers": decoders.observers()}
     return decoders.decoded(ingest_captures.ingest(lake, files, run_id=name, **options).observed_writes).calls
 
 
 def update_silver(lake, decoded):
-    silver_update.update(lake, keep_packets=False, keep_stubs=True, decoded=decoded)
+    silver_update.update(lake, keep_stubs=True, decoded=decoded)
     assert silver_follows(lake)
 
 
@@ -106,10 +106,10 @@ def test_where_spark_stores_the_tables_what_changes_is_decoded_on_the_way_too(la
 def test_calls_that_change_whose_stubs_were_emptied_are_decoded_afterwards(lake, captures, decode_jobs, tmp_path):
     one, _, others = captures
     update_silver(lake, ingest(lake, tmp_path / "files", "one", one))
-    silver_update.update(lake, keep_packets=False, keep_stubs=False)
+    silver_update.update(lake, keep_stubs=False)
     decoded = ingest(lake, tmp_path / "files", "others", *others)
     assert decoded.write.removed_calls.call_keys
-    silver_update.update(lake, keep_packets=False, keep_stubs=False, decoded=decoded)
+    silver_update.update(lake, keep_stubs=False, decoded=decoded)
     assert len(decode_jobs) == 1
 
 

@@ -5,7 +5,7 @@ import struct
 import pyarrow as pa
 import pytest
 
-from pipeline.silver.decode import CALL_INPUT_COLUMNS, decode_calls
+from pipeline.silver.decode import CALL_INPUT_COLUMNS, DecodeSettings, decode_calls
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
 from udfs.capture.capture_reader import read_capture
@@ -17,7 +17,7 @@ def received(project):
     calls = read_capture(str(project / "data" / "sample" / "01-remoteread-ndr.pcap"))["rpc_calls"]
     calls = calls.append_column("run_id", pa.nulls(len(calls), pa.string())).select(CALL_INPUT_COLUMNS)
     (batch,) = calls.combine_chunks().to_batches()
-    reads = decode_calls(batch, keep_packets=True)[str(REMOTE_READ_CALLS)].to_pylist()
+    reads = decode_calls(batch, DecodeSettings(packets=True))[str(REMOTE_READ_CALLS)].to_pylist()
     whole = next(
         row for row in reads if row["opnum"] == 7 and row["section_types"] == [0] and row["transaction_id"] is None
     )

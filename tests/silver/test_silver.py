@@ -12,7 +12,13 @@ from messages.test_sections import cut
 from pipeline import concurrency
 from pipeline.lake.lake import Lake
 from pipeline.silver import update as silver_update
-from pipeline.silver.decode import CALL_INPUT_COLUMNS, DECODED_TABLES, decode_calls
+from pipeline.silver.decode import (
+    CALL_INPUT_COLUMNS,
+    DECODED_TABLES,
+    DEFAULT_SETTINGS,
+    DecodeSettings,
+    decode_calls,
+)
 from schemas.bronze import RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.comqc import COMQC_CALLS
@@ -49,10 +55,10 @@ def batch(*rows):
     return pa.RecordBatch.from_pylist([{name: row.get(name) for name in SCHEMA.names} for row in rows], SCHEMA)
 
 
-def made(*rows, **options):
+def made(*rows, **settings):
     return {
         name.split(".")[1]: rows.to_pylist()
-        for name, rows in decode_calls(batch(*rows).select(CALL_INPUT_COLUMNS), **options).items()
+        for name, rows in decode_calls(batch(*rows).select(CALL_INPUT_COLUMNS), DecodeSettings(**settings)).items()
     }
 
 
@@ -74,7 +80,7 @@ def test_a_message_and_what_a_component_recorded_in_it():
     ]
     assert [one["marshaled"] for one in recorded] == [None, None]
 
-    kept = made(received("one", packet), keep_packets=True, keep_bodies=True)
+    kept = made(received("one", packet), packets=True, bodies=True)
     assert kept["remote_read_calls"] == [read | {"packet": packet}]
     assert kept["messages"] == [row | {"body": BODY}]
     assert [one["marshaled"] for one in kept["comqc_calls"]] == [b"abcdefg", b""]
@@ -88,9 +94,7 @@ def test_components_messages_that_are_encrypted_cut_short_or_to_be_rejected():
     short, parts = cut(whole, len(BODY) - 20, b"")
     packets = {"secret": secret.bytes(), "wrong": wrong.bytes(), "plain": plain.bytes()}
     for bodies in (False, True):
-        found = made(
-            received("short", short, parts), *(received(*each) for each in packets.items()), keep_bodies=bodies
-        )
+        found = made(received("short", short, parts), *(received(*each) for each in packets.items()), bodies=bodies)
         rows = {row["call_key"]: row for row in found["messages"]}
         assert [one["call_key"] for one in found["comqc_calls"]] == ["short"]
         assert [error["code"] for error in rows["short"]["errors"]] == ["truncated"]
@@ -133,15 +137,15 @@ class SilverLake:
     def add(self, calls):
         self.lake.append(RPC_CALLS, self.lake.spark.createDataFrame(calls))
 
-    def run(self, **options):
-        return silver_update.update(self.lake, **({"keep_packets": False, "keep_stubs": True} | options))
+    def run(self, settings=DEFAULT_SETTINGS, *, keep_stubs=True):
+        return silver_update.update(self.lake, settings, keep_stubs=keep_stubs)
 
     def versions(self):
         return versions_text(self.lake, *DECODED_TABLES)
 
-    def expected(self, **options):
+    def expected(self, settings=DEFAULT_SETTINGS):
         (calls,) = self.lake.select(RPC_CALLS, "TRUE").combine_chunks().to_batches()
-        return {name: plain(rows) for name, rows in decode_calls(calls, **options).items()}
+        return {name: plain(rows) for name, rows in decode_calls(calls, settings).items()}
 
     def found(self):
         return {str(table): plain(self.lake.select(table, "TRUE")) for table in DECODED_TABLES}
@@ -199,13 +203,14 @@ def test_other_declarations_of_methods_decode_all_calls_again(spark, tmp_path):
     before = follow.found()
     parameters = (DeclaredParameter("first", 0x12), DeclaredParameter("second", 3))
     declarations = Declarations({str(IID): DeclaredInterface("IOrders", {6: DeclaredMethod("Place", parameters)})}, {})
-    follow.run(declarations=declarations)
-    assert follow.found() == follow.expected(declarations=declarations) != before
+    settings = DecodeSettings(declarations=declarations)
+    follow.run(settings)
+    assert follow.found() == follow.expected(settings) != before
     placed = follow.lake.read(COMQC_CALLS).where("method = 'Place'").first()
     assert (placed.argument_names, [each.value for each in placed.arguments]) == (["first", "second"], ["25185", None])
     assert [(error.code, error.field) for error in placed.errors] == [("truncated", "second")]
     versions = follow.versions()
-    assert set(follow.run(declarations=declarations).values()) == {0}
+    assert set(follow.run(settings).values()) == {0}
     assert follow.versions() == versions
     follow.run()
     assert follow.found() == before

@@ -84,7 +84,7 @@ def _messages(lake, found):
     )
     place = pc.index_in(chosen["packet_key"], found.table["packet_key"].combine_chunks())
     numbers = found.number_columns(place.combine_chunks().to_numpy())
-    batches = decode_packets(chosen, pa.nulls(chosen.num_rows, pa.string()), numbers, keep_bodies=False)
+    batches = decode_packets(chosen, pa.nulls(chosen.num_rows, pa.string()), numbers=numbers)
     return pa.Table.from_batches([batches[str(MESSAGES)]])
 
 

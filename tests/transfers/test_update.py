@@ -16,7 +16,6 @@ from pipeline.lake.schema_enforcement import changed_keys
 from pipeline.silver.decode_packets import DecodedPackets, MessagePacketDecoder
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.session_rows import SessionSettings
-from pipeline.transfers.update import MessageSettings
 from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
@@ -50,9 +49,8 @@ def load(lake, conversations, ends_at=1000):
 
 
 def update(lake, **said):
-    messages = MessageSettings(**{name: said.pop(name) for name in ("keep_stubs",) if name in said})
-    decoded = said.pop("decoded", None)
-    return sessions_update.update(lake, "run", SessionSettings(**said), messages, decoded)
+    more = {name: said.pop(name) for name in ("keep_stubs", "decoded") if name in said}
+    return sessions_update.update(lake, "run", SessionSettings(**said), **more)
 
 
 def rows(lake, table):
