@@ -136,7 +136,9 @@ def test_a_body_that_a_limit_cut_has_its_declared_size():
     ],
 )
 def test_what_is_not_kept_is_null(kept, missing):
-    packet = Packet(extension=written.nservicebus(recorded.FAILED)[:-30], body=written.BODY_XML, body_type=0)
+    bridge = "NServiceBus.MessagingBridge.ExceptionInfo.Message"
+    extension = written.nservicebus({bridge: "card 4711"} | recorded.FAILED)[:-30]
+    packet = Packet(extension=extension, body=written.BODY_XML, body_type=0)
     every, some = decoded([packet])[0], decoded([packet], kept)[0]
     assert {name for name in NAMES if every[name] is not None and some[name] is None} == {
         name for name in missing if every[name] is not None
@@ -144,6 +146,7 @@ def test_what_is_not_kept_is_null(kept, missing):
     assert every["exception_message"]
     assert dict(every["application_headers"])["NServiceBus.ExceptionInfo.Message"]
     held = dict(some["application_headers"] or {})
+    assert (bridge in held) == ("NServiceBus.ExceptionInfo.Message" in held)
     assert ("NServiceBus.ExceptionInfo.Message" in held) == (
         kept.exception_texts and "application_headers" not in missing
     )

@@ -3,6 +3,7 @@
 The bytes are written the long way: each record by itself, with numbers from the specifications.
 """
 
+import base64
 import json
 import struct
 import uuid
@@ -88,8 +89,6 @@ def utf7(text):
     for each in f"{text}\0":
         if each in plain or each == "\0":
             if run:
-                import base64  # noqa: PLC0415
-
                 out.append("+" + base64.b64encode(run.encode("utf-16-be")).decode().rstrip("=") + "-")
                 run = ""
             out.append(each.strip("\0"))

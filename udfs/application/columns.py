@@ -18,7 +18,7 @@ from udfs.application.application_message import MAX_BYTES, ApplicationMessage, 
 from udfs.application.body_formats import BINARY_FORMATTER_TYPE
 from udfs.application.mass_transit import EXCEPTION_TEXT_HEADERS as MASS_TRANSIT_TEXTS
 from udfs.application.message_reader import read_application_message, variant_message
-from udfs.application.nservicebus import EXCEPTION_TEXT_PREFIX, EXCEPTION_TYPE_HEADERS
+from udfs.application.nservicebus import EXCEPTION_PART, EXCEPTION_TYPE_ENDING
 from udfs.application.rebus import EXCEPTION_TEXT_HEADERS as REBUS_TEXTS
 from udfs.application.variant_bodies import MARKUP, fits_vt_code, has_vt_code, may_hold_document
 from udfs.application.wcf import PREAMBLE
@@ -181,8 +181,8 @@ _ERROR_FIELDS: Final = ("code", "field", "offset")
 
 def _is_exception_text(header: str) -> bool:
     """Whether a header says what an exception said."""
-    if header.startswith(EXCEPTION_TEXT_PREFIX):
-        return header not in EXCEPTION_TYPE_HEADERS
+    if EXCEPTION_PART in header:
+        return not header.endswith(EXCEPTION_TYPE_ENDING)
     return header in REBUS_TEXTS or header in MASS_TRANSIT_TEXTS
 
 
