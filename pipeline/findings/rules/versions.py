@@ -3,6 +3,6 @@
 from typing import Final
 
 CALL_RULES: Final = "f9f3297a604ce6fc"
-SESSION_RULES: Final = "e562469dcd35bcdb"
+SESSION_RULES: Final = "e2c2e61b84f393ae"
 CLONE_RULES: Final = "91054ec33ba983d7"
 SEQUENCE_RULES: Final = "26fbe30a2bbc660c"
