@@ -133,7 +133,7 @@ class MachineNames:
 
     def _own_names(self, source: NameSource, identifier: str) -> list[str]:
         found = self._seen.get((source, identifier), ())
-        return _in_force([(seen.name or "", seen) for seen in found])
+        return _in_force([(seen.name or "", seen) for seen in found]) if found else []
 
     def shown_by_identifier(self) -> dict[str, str]:
         """Return what is shown of all that has a name: addresses, GUIDs, and names of gold with a declared one."""
