@@ -155,6 +155,7 @@ class Lake:
         """
         for table in WITHOUT_WATERMARK:
             self._held.drop(table)
+        self._answers.forget_files()
         self._has_changed = False
         with self.versions.hold(check, is_unfinished=self._unfinished.begin(run)):
             for table in list(self.versions.narrow.values()):

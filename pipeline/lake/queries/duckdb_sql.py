@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import date
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -269,9 +269,15 @@ class DuckDbSql:
 
 
 def _path_literals(paths: Iterable[str]) -> str:
-    """Return the paths of files as a list in SQL; DuckDB takes them for patterns."""
-    quoted = (_PATTERN_SIGNS.sub(r"[\1]", path).replace("'", "''") for path in paths)
-    return "[" + ", ".join(f"'{path}'" for path in quoted) + "]"
+    """Return the paths of files as a list in SQL."""
+    return f"[{', '.join(map(_path_literal, paths))}]"
+
+
+@lru_cache(maxsize=100_000)
+def _path_literal(path: str) -> str:
+    """Return the path of a file in SQL; DuckDB takes it for a pattern."""
+    quoted = _PATTERN_SIGNS.sub(r"[\1]", path).replace("'", "''")
+    return f"'{quoted}'"
 
 
 def quoted_for_duckdb(name: str) -> str:
