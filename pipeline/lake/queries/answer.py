@@ -19,8 +19,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.lake.change import Dates, RowsToWrite
-from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.change import RowsToWrite
+from pipeline.lake.date_filters import Dates, dates_condition
 from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame, read_table
 from pipeline.lake.engine.groups import answer_groups, map_groups_in_spark
