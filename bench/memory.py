@@ -39,6 +39,15 @@ def _read_bytes(pid: int) -> int:
     return int(line.removeprefix("rchar:"))
 
 
+def _cpu_seconds(pid: int) -> float:
+    """Return the processor time of a process, of its own and the kernel's work for it; 0 if it has ended."""
+    try:
+        facts = (PROC / str(pid) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return (int(facts[11]) + int(facts[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class PeakMemory:
     """Context manager that records peak memory, in bytes.
 
@@ -47,11 +56,13 @@ class PeakMemory:
     measured: processes that ran before, and are not below, are looked at once.
 
     ``whole_tree``: also of all of them together, as the largest sum of their PSS in a sample. That slows them down.
-    ``read_bytes``: what the first process read, from the disk or from what the kernel had of it.
+    ``read_bytes``: what the first process read, from the disk or from what the kernel had of it; ``cpu_s``: its
+    processor time, seconds.
     """
 
     def __init__(self, pid: int | None = None, interval_s: float = 0.1, *, whole_tree: bool = False) -> None:
         self.driver_bytes = self.worker_bytes = self.jvm_bytes = self.tree_bytes = self.read_bytes = 0
+        self.cpu_s = 0.0
         self._whole_tree = whole_tree
         self._pid = os.getpid() if pid is None else pid
         self._others: frozenset[str] = frozenset()  # ran before
@@ -87,6 +98,7 @@ class PeakMemory:
         if own is not None:
             self.driver_bytes = max(self.driver_bytes, own[2])
             self.read_bytes = max(self.read_bytes, _read_bytes(self._pid))
+            self.cpu_s = max(self.cpu_s, _cpu_seconds(self._pid))
         processes.discard(str(self._pid))
         tree = [self._pid]
         queue = [(child, False) for child in children[self._pid]]

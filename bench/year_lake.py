@@ -31,6 +31,7 @@ _SECONDS_APART: Final = 3600 // (NEWEST_HOUR_COPIES + 1)
 _OPEN: Final = (PENDING,)  # what a run keeps of open connections does not grow with history
 _OF_MACHINES: Final = (HOSTS, QUEUE_ALIASES)  # each day has the same
 _MESSAGES_A_DAY: Final = 1 << 20  # by which the numbers of the messages of two days differ
+_SEQUENCE_IDS: Final = ("sequence_id", "transaction_sequence_id")  # seconds since 1970, and a number of 32 bits
 _ADDRESS: Final = re.compile(r"10(\.\d+){3}$")
 _GUID: Final = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
@@ -72,6 +73,11 @@ class Copy:
     def column(self, field: pa.Field) -> str:
         """Return SQL for a column of the copy."""
         name = _quoted(field.name)
+        if field.name == "association_group_id":
+            return f"CASE WHEN {name} <> 0 THEN xor({name}, {self.days * 1_000 + self.machines}) ELSE {name} END"
+        if field.name in _SEQUENCE_IDS:
+            later = (self.days * 86_400 + self.seconds) << 32
+            return f"CASE WHEN {name} >= {later} THEN {name} - {later} ELSE {name} END"
         if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
             is_date = pa.types.is_date(field.type)  # all of the hour are of one date
             seconds, kind = (0, "date") if is_date else (self.seconds, "timestamptz")

@@ -70,5 +70,6 @@ def _merge_overlapping(sets: list[set[str]]) -> list[set[str]]:
 
 
 def find_duplicate_machines(lake: Lake) -> pa.Table:
-    """Return the findings on duplicate machines of all rows of silver.hosts, which is small."""
-    return duplicate_machine_findings(lake.select(HOSTS, "TRUE").to_pylist())
+    """Return the findings on duplicate machines of silver.hosts, by the machines that a name is known of."""
+    named = "host_name IS NOT NULL OR address IN (SELECT address FROM {rows} WHERE host_name IS NOT NULL)"
+    return duplicate_machine_findings(lake.select(HOSTS, named).to_pylist())

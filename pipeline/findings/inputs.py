@@ -14,8 +14,7 @@ from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPENING_CALLS
 from pipeline.concurrency import run_concurrently
 from pipeline.findings import evaluate
 from pipeline.findings.columns.joined_calls import join_by_call_key
-from pipeline.lake.change import Dates
-from pipeline.lake.date_filters import MAX_DATES
+from pipeline.lake.date_filters import MAX_DATES, Dates
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput, RowsOfDates, Values
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS

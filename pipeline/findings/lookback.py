@@ -41,7 +41,7 @@ from pipeline.findings.inputs import (
     read_findings,
 )
 from pipeline.findings.rules.registry import single_call_rules
-from pipeline.lake.change import Dates
+from pipeline.lake.date_filters import Dates
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput, RowsOfDates
 from schemas.calls import REMOTE_READ_CALLS

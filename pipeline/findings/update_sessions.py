@@ -29,6 +29,7 @@ from pipeline.findings.session_findings import (
     evaluate_sessions,
     read_facts,
 )
+from pipeline.lake.date_filters import Dates
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.settings import TransfersConfig
@@ -229,9 +230,10 @@ class _Evaluation:
         found, connections = read_packets(lake, names, decoded, FINDING_CONNECTION_COLUMNS, expire, checkpoints)
         sessions = lake.select(SESSIONS, "connection_id IN {names}", names=names)
 
-        def evaluated(condition: str, some: list[str]) -> pa.Table:
+        def evaluated(condition: str, some: list[str], dates: Dates | None) -> pa.Table:
             where = f"connection_id IN {{names}} AND {EVALUATED_MESSAGES_SQL} AND {condition}"
-            return lake.select(MESSAGES, where, ("connection_id", "seen_at", *FINDING_MESSAGE_COLUMNS), names=some)
+            columns = ("connection_id", "seen_at", *FINDING_MESSAGE_COLUMNS)
+            return lake.select(MESSAGES, where, columns, dates, names=some)
 
         messages = read_after_checkpoint(evaluated, names, checkpoints, "seen_at")
         condition = "reason = 'not_a_packet' AND connection_id IN {names}"

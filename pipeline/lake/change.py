@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import date
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -12,8 +11,6 @@ from pyspark.sql import DataFrame
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.queries.inputs import Values
 from pipeline.lake.storage.log import NO_PROVENANCE
-
-Dates: TypeAlias = Collection[date | None]
 
 RowsToWrite: TypeAlias = DataFrame | pa.Table | PartitionedRows | pa.RecordBatchReader
 """Rows to be written, with the table's columns in any order; event_date may be left out. A reader is read once."""

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import date
-from typing import Final
+from typing import Final, TypeAlias
 
 from schemas.table import EVENT_DATE
-from udfs.times import DAY_US
+from udfs.times import DAY_US, us_to_datetime
 
-MAX_DATES: Final = 500  # a condition names so many dates one by one, more of them as a range
+MAX_DATES: Final = 500  # a condition names so many dates one by one, more of them as a span
 
 
-def dates_condition(dates: Collection[date | None] | None, column: str = EVENT_DATE) -> str:
+@dataclass(frozen=True, slots=True)
+class DateSpan:
+    """The dates from a first to a last one."""
+
+    first: date
+    last: date = date.max
+
+    @classmethod
+    def of_times(cls, since_us: int, until_us: int | None = None) -> DateSpan:
+        """Return the dates of the times from one to another, microseconds; None: all after it."""
+        return cls(us_to_datetime(since_us).date(), date.max if until_us is None else us_to_datetime(until_us).date())
+
+
+Dates: TypeAlias = Collection[date | None] | DateSpan
+"""Dates of rows; None among them: rows without one."""
+
+
+def dates_condition(dates: Dates | None, column: str = EVENT_DATE) -> str:
     """Return the SQL condition that event_date is one of these dates (None among them: null); None: any date."""
     if dates is None:
         return "TRUE"
+    if isinstance(dates, DateSpan):
+        return f"{column} BETWEEN DATE'{dates.first}' AND DATE'{dates.last}'"
     days = sorted(day for day in dates if day is not None)
     conditions = [f"{column} IS NULL"] if None in dates else []
     if len(days) > MAX_DATES:
-        conditions.append(f"{column} BETWEEN DATE'{days[0]}' AND DATE'{days[-1]}'")
+        conditions.append(dates_condition(DateSpan(days[0], days[-1]), column))
     elif days:
         named = ", ".join(f"DATE'{day}'" for day in days)
         conditions.append(f"{column} IN ({named})")

@@ -21,8 +21,8 @@ from pyspark.sql.types import StructType
 
 from pipeline.arrow_rows import is_in
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.change import EVERY_ROW, Change, CommitNote, Dates, MakeChange, RowsGone, RowsToWrite
-from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.change import EVERY_ROW, Change, CommitNote, MakeChange, RowsGone, RowsToWrite
+from pipeline.lake.date_filters import Dates, dates_condition
 from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame
 from pipeline.lake.engine.sessions import LazySession, is_remote_session, own_session
@@ -155,6 +155,7 @@ class Lake:
         """
         for table in WITHOUT_WATERMARK:
             self._held.drop(table)
+        self._answers.forget_files()
         self._has_changed = False
         with self.versions.hold(check, is_unfinished=self._unfinished.begin(run)):
             for table in list(self.versions.narrow.values()):

@@ -135,6 +135,8 @@ def replace_versions(provenance_json: str | None, same: Mapping[tuple[str, int],
     ``same`` has them by the table's name and the version named. In a provenance a table's name may stand behind another
     word. A provenance that is no JSON object is returned as it is.
     """
+    if not same:  # a run asks for provenances many times, and some keep a value for each machine
+        return provenance_json
     try:
         values = json.loads(provenance_json or "")
     except ValueError:

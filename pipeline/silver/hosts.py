@@ -80,20 +80,31 @@ def update_hosts(lake: Lake, run_id: str, provenance: Mapping[str, Any]) -> int:
     newest = lake.versions.newest_commits(HOSTS, *_EVIDENCE)
     before = newest[HOSTS].provenance() if HOSTS in newest else {}
     versions = {_VERSION_PREFIX + str(table): newest[table].version for table in _EVIDENCE if table in newest}
-    stored = lake.select(HOSTS, "TRUE")
-    known = {row["host_key"]: row for row in stored.to_pylist()}
     decoded = DecodedState.of(lake.versions.provenance(LAST_COMMITTED_TABLE))
     stubs_removed = decoded is not None and decoded.emptied
     same_decoders = all(before.get(name) == provenance[name] for name in ("decoder", "hosts"))
     changes = _read_changes(lake, before, versions) if same_decoders and not stubs_removed else None
-    rows = None if changes is None else apply_host_changes(known, changes)
+    rows = None
+    if changes is not None:
+        stored = lake.select_by_values(HOSTS, {_host_key(change) for change in changes})
+        rows = apply_host_changes(_by_key(stored.to_pylist()), changes)
     if rows is None:
-        rows = {row["host_key"]: row for row in map(_host_row, compute_hosts(lake))}
+        stored = lake.select(HOSTS, "TRUE")
+        rows = _by_key(map(_host_row, compute_hosts(lake)))
         if stubs_removed:  # answers of the endpoint mapper may be gone: keep what they showed
+            known = _by_key(stored.to_pylist())
             rows = {name: row for name, row in known.items() if row["source"] == ENDPOINT_MAPPER} | rows
     table = pa.Table.from_pylist([{**row, RUN_ID: run_id} for row in rows.values()], schema=stored.schema)
     dates = set(stored.column(EVENT_DATE).to_pylist())
     return lake.replace_changed(HOSTS, table, stored, dates=dates, provenance=json.dumps({**provenance, **versions}))
+
+
+def _host_key(identity: Mapping[str, Any]) -> str:
+    return key(*(identity[name] for name in _IDENTITY_COLUMNS))
+
+
+def _by_key(rows: Iterable[RowDict]) -> dict[str, RowDict]:
+    return {row["host_key"]: row for row in rows}
 
 
 def _host_row(row: RowDict) -> RowDict:
@@ -101,7 +112,7 @@ def _host_row(row: RowDict) -> RowDict:
     first = row["first_seen_at"]
     return {
         **row,
-        "host_key": key(*(row[name] for name in _IDENTITY_COLUMNS)),
+        "host_key": _host_key(row),
         "errors": [],
         "decoder_version": DECODER_VERSION,
         EVENT_DATE: None if first is None else first.date(),
@@ -172,14 +183,14 @@ def _ends_changed(lake: Lake, made: Mapping[str, Any], versions: Mapping[str, in
 
 
 def apply_host_changes(known: Mapping[str, RowDict], changes: Iterable[RowDict]) -> dict[str, RowDict] | None:
-    """Apply changes to the table's rows, by key; None if the result does not follow from them.
+    """Apply changes to rows of the table, by key; None if the result does not follow from them.
 
-    A change is an identity with ``_CHANGE_AGGREGATES`` of its sightings. A deleted sighting must not be a first or last
-    one, because then the next one is not known.
+    ``known`` has all rows of the table that changes are about. A change is an identity with ``_CHANGE_AGGREGATES`` of
+    its sightings. A deleted sighting must not be a first or last one, because then the next one is not known.
     """
     rows = dict(known)
     for change in sorted(changes, key=lambda change: change["first_gone_at"] is not None):  # sightings that came first
-        name = key(*(change[part] for part in _IDENTITY_COLUMNS))
+        name = _host_key(change)
         first_gone, last_gone = change["first_gone_at"], change["last_gone_at"]
         identity = {part: change[part] for part in _IDENTITY_COLUMNS}
         before = rows.get(name, {**identity, **dict.fromkeys(_TIME_AGGREGATES), "sightings": 0})

@@ -121,7 +121,7 @@ class MachineNames:
         if identifier not in self._named:  # as most words of a text
             return []
         if identifier not in self._found:
-            every = (self._names_by(source, identifier) for source in NameSource)
+            every = (self._names_by(source, identifier) for source in self._sources)
             self._found[identifier] = next((names for names in every if names), [])
         return self._found[identifier]
 
@@ -133,7 +133,7 @@ class MachineNames:
 
     def _own_names(self, source: NameSource, identifier: str) -> list[str]:
         found = self._seen.get((source, identifier), ())
-        return _in_force([(seen.name or "", seen) for seen in found])
+        return _in_force([(seen.name or "", seen) for seen in found]) if found else []
 
     def shown_by_identifier(self) -> dict[str, str]:
         """Return what is shown of all that has a name: addresses, GUIDs, and names of gold with a declared one."""
@@ -152,6 +152,12 @@ class MachineNames:
 
     def _linked_with(self, identifier: str) -> set[str]:
         return self._linked.get(identifier, set())
+
+    @cached_property
+    def _sources(self) -> list[NameSource]:
+        """The sources that have a name, in their order."""
+        known = {source for source, _ in self._seen}
+        return [source for source in NameSource if source in known]
 
     @cached_property
     def _named(self) -> set[str]:

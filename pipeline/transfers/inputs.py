@@ -12,7 +12,9 @@ import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps, spans_by_server
+from pipeline.lake.date_filters import Dates, DateSpan
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries.inputs import RowsOfDates
 from pipeline.silver.decode_packets import USER_MESSAGE
 from pipeline.transfers.checkpoints import Checkpoint
 from pipeline.transfers.connection_packets import (
@@ -27,6 +29,7 @@ from schemas.table import EVENT_DATE, Table
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.columns.arrays import to_times
 from udfs.messages.header_layouts import PROTOCOL_BINARY
+from udfs.times import us_to_datetime
 
 BINARY_PROTOCOL: Final = "binary_protocol"  # bronze.connections.kind
 MAX_PACKETS: Final = 500_000  # of connections that are recomputed together; one connection may have more
@@ -94,21 +97,22 @@ def group_connections(packets: Mapping[str, int], names: Collection[str]) -> Ite
 
 
 def read_after_checkpoint(
-    read: Callable[[str, list[str]], pa.Table],
+    read: Callable[[str, list[str], Dates | None], pa.Table],
     names: Collection[str],
     checkpoints: Mapping[str, Checkpoint],
     column: str,
 ) -> pa.Table:
     """Return rows of some connections, of those with a checkpoint the ones behind it, by a column of times.
 
-    ``read(condition, names)`` returns the rows of connections that meet a SQL condition on that column, with
-    connection_id and the column. Files with older rows alone are not read.
+    ``read(condition, names, dates)`` returns the rows of connections that meet a SQL condition on that column, all of
+    which are of these dates, with connection_id and the column. Files with older rows alone are not read.
     """
     whole = [name for name in names if name not in checkpoints]
-    parts = [read("TRUE", whole)] if whole or not names else []
+    parts = [read("TRUE", whole, None)] if whole or not names else []
     until = {name: checkpoints[name].counted_until for name in names if name in checkpoints}
     if until:
-        rows = read(f"{column} > timestamp_micros({min(until.values())})", [*until])
+        since = min(until.values())
+        rows = read(f"{column} > timestamp_micros({since})", [*until], DateSpan.of_times(since))
         place = pc.index_in(rows["connection_id"], pa.array([*until], pa.string())).combine_chunks()
         limits = np.array([*until.values()], np.int64)[np.asarray(place, np.int64)]
         parts.append(rows.filter(pa.array(to_times(rows[column]) > limits)))
@@ -120,8 +124,8 @@ def select_after_checkpoint(
 ) -> pa.Table:
     """Return the rows of a table for some connections, as ``read_after_checkpoint`` does."""
 
-    def read(condition: str, some: list[str]) -> pa.Table:
-        return lake.select(table, f"connection_id IN {{names}} AND {condition}", names=some)
+    def read(condition: str, some: list[str], dates: Dates | None) -> pa.Table:
+        return lake.select(table, f"connection_id IN {{names}} AND {condition}", (), dates, names=some)
 
     return read_after_checkpoint(read, names, checkpoints, column)
 
@@ -134,8 +138,8 @@ def read_decoded_messages(
     Of those with a checkpoint: of the messages behind it.
     """
 
-    def read(condition: str, some: list[str]) -> pa.Table:
-        return lake.query(_DECODED.replace("{behind}", condition), messages=MESSAGES, names=some)
+    def read(condition: str, some: list[str], dates: Dates | None) -> pa.Table:
+        return lake.query(_DECODED.replace("{behind}", condition), messages=RowsOfDates(MESSAGES, dates), names=some)
 
     return read_after_checkpoint(read, names, checkpoints, "seen_at")
 
@@ -154,15 +158,17 @@ def read_packets(
     connections with a checkpoint the packets behind it are read, and the kept ones.
     """
 
-    def read(condition: str, some: list[str], **more: Any) -> pa.Table:  # noqa: ANN401 - inputs of a query
-        return lake.query(_PACKETS_OF.replace("{behind}", condition), rows=SESSION_PACKETS, names=some, **more)
+    def read(condition: str, some: list[str], dates: Dates | None, **more: Any) -> pa.Table:  # noqa: ANN401 - as query
+        rows = RowsOfDates(SESSION_PACKETS, dates)
+        return lake.query(_PACKETS_OF.replace("{behind}", condition), rows=rows, names=some, **more)
 
     found = [read_after_checkpoint(read, names, checkpoints, "sent_at")]
     kept = [each for name in names if name in checkpoints for each in checkpoints[name].kept_packets]
     if kept:
-        at = ", ".join(f"timestamp_micros({each})" for each in sorted({each.sent_at_us for each in kept}))
-        keys = {each.packet_key for each in kept}
-        found.append(read(f"{_KEPT} AND sent_at IN ({at})", [*names], packet_keys=keys))
+        times, keys = sorted({each.sent_at_us for each in kept}), {each.packet_key for each in kept}
+        at = ", ".join(f"timestamp_micros({each})" for each in times)
+        dates = {us_to_datetime(each).date() for each in times}
+        found.append(read(f"{_KEPT} AND sent_at IN ({at})", [*names], dates, packet_keys=keys))
     connections = lake.select(CONNECTIONS, "connection_id IN {names}", tuple(connection_columns), names=names)
     known = connections["connection_id"].to_pylist()
     packets, steps = pa.concat_tables(found), read_clock_steps(lake)

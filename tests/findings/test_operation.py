@@ -2,8 +2,12 @@
 
 import datetime as dt
 
+import pyarrow as pa
+
 from findings.exchanges import Story, remote, rr_end, rr_start, us
-from pipeline.findings.duplicate_machines import duplicate_machine_findings
+from pipeline.findings.duplicate_machines import duplicate_machine_findings, find_duplicate_machines
+from schemas.hosts import HOSTS
+from support.memory_lake import MemoryLake
 
 FIRST = "5ba1e0aa-0000-4000-8000-000000000001"
 AT = dt.datetime(2024, 5, 1, 8, 30, tzinfo=dt.UTC)
@@ -19,6 +23,7 @@ def host(identifier=None, name=None, address=None, *, minute=0):
 def machines(*rows):
     found = duplicate_machine_findings(rows).to_pylist()
     assert duplicate_machine_findings(reversed(rows)).to_pylist() == found
+    assert find_duplicate_machines(MemoryLake({HOSTS: pa.Table.from_pylist(rows)})).to_pylist() == found
     assert all(row["rule_id"] == "O01" and row["scope"] == "estate" for row in found)
     return [row["actual"] for row in found]
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from pipeline.lake.date_filters import DateSpan
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import ChangesSince, RowsOfDates
 from pipeline.lake.schema_enforcement import conform_table
@@ -91,9 +92,15 @@ def test_files_of_other_dates_are_not_opened(lake):
     days = {day: (NOON + dt.timedelta(days=day)).date() for day in (1, 2, 6, 7)}
 
     def opened(*dates):
+        return files(dates)
+
+    def files(dates):
         return len(lake._answers._bound("", RowsOfDates(QUARANTINE, dates)).files)
 
     def read(*dates):
+        return keys(dates)
+
+    def keys(dates):
         return sorted(lake.select(QUARANTINE, "TRUE", ("quarantine_key",), dates)["quarantine_key"].to_pylist())
 
     assert (opened(days[1]), opened(days[6]), opened(None), opened()) == (1, 1, 1, 0)
@@ -101,9 +108,26 @@ def test_files_of_other_dates_are_not_opened(lake):
     assert read(days[6]) == []
     assert read(days[7], None, days[2]) == ["2 a", "7 a", "undated"]
     assert lake.select(QUARANTINE, "TRUE", (), None).num_rows == 5
+    assert (files(DateSpan(days[2])), keys(DateSpan(days[2]))) == (2, ["2 a", "5 a", "7 a"])
+    assert (files(DateSpan(days[2], days[6])), keys(DateSpan(days[2], days[6]))) == (2, ["2 a", "5 a"])
+    assert (files(DateSpan(days[1], days[1])), keys(DateSpan(days[1], days[1]))) == (1, ["1 a"])
     for file in lake._answers._bound("", RowsOfDates(QUARANTINE, [days[2], days[7], None])).files:
         file.remove_file()
     assert lake.select_by_values(QUARANTINE, ["1 a", "2 a"], dates=[days[1]])["quarantine_key"].to_pylist() == ["1 a"]
+
+
+def test_a_run_looks_for_the_files_of_a_table_once_until_it_changes_it(lake, monkeypatch):
+    asked, look = [], lake._log.files
+    monkeypatch.setattr(lake._log, "files", lambda table: asked.append(table) or look(table))
+    lake.append(QUARANTINE, rows((1,), "a"))
+    with lake.hold_exclusive_access(lambda: None):
+        assert [found(lake, name) for name in "aab"] == [["1 a"], ["1 a"], []]
+        first = asked.count(QUARANTINE)
+        lake.append(QUARANTINE, rows((1,), "b"))
+        assert [found(lake, name) for name in "bab"] == [["1 b"], ["1 a"], ["1 b"]]
+        assert (first, asked.count(QUARANTINE)) == (1, 3)  # a commit looks too
+    assert [found(lake, name) for name in "ab"] == [["1 a"], ["1 b"]]
+    assert asked.count(QUARANTINE) == 5
 
 
 def test_files_of_any_table_are_joined_as_they_were_written(lake):

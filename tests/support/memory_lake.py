@@ -3,7 +3,8 @@
 import pyarrow as pa
 
 from engines import shared_sql
-from pipeline.lake.queries.inputs import FilteredTable, values_array
+from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.queries.inputs import FilteredTable, RowsOfDates, values_array
 from pipeline.lake.schema_enforcement import select_fields
 from schemas.table import Table
 
@@ -40,10 +41,10 @@ class MemoryLake:
 
     query_shared = query
 
-    def select(self, table, where, columns=(), /, **of):
+    def select(self, table, where, columns=(), dates=None, /, **of):
         names = columns or table.names
         selected = ", ".join(f'"{name}"' for name in names)
-        found = self.query(f"SELECT {selected} FROM {{rows}} WHERE {where}", rows=table, **of)
+        found = self.query(f"SELECT {selected} FROM {{rows}} WHERE {where}", rows=RowsOfDates(table, dates), **of)
         return found.cast(select_fields(table.schema(), names))
 
     def _given(self, source):
@@ -51,4 +52,6 @@ class MemoryLake:
             return self.rows(source)
         if isinstance(source, FilteredTable):
             return self.query(f"SELECT * FROM {{rows}} WHERE {source.where}", rows=source.table)
+        if isinstance(source, RowsOfDates):
+            return self.query(f"SELECT * FROM {{rows}} WHERE {dates_condition(source.dates)}", rows=source.table)
         return source if isinstance(source, pa.Table) else values_array(source)

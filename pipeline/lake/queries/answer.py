@@ -19,8 +19,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.lake.change import Dates, RowsToWrite
-from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.change import RowsToWrite
+from pipeline.lake.date_filters import Dates, dates_condition
 from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame, read_table
 from pipeline.lake.engine.groups import answer_groups, map_groups_in_spark
@@ -49,6 +49,7 @@ from pipeline.lake.queries.inputs import (
 from pipeline.lake.schema_enforcement import select_fields
 from pipeline.lake.storage.log import TableLocations, TableLog
 from pipeline.lake.versions import Versions
+from pipeline.lake.watermarks import WITHOUT_WATERMARK
 from schemas.table import BINARY, Table
 
 MAX_HELD_ROWS: Final = 50_000  # of a table that is fetched as a whole
@@ -69,11 +70,16 @@ class Answers:
     ) -> None:  # fmt: skip
         self._locations, self._log, self._versions, self._session = locations, log, versions, session
         self._sql, self._held = sql, held
+        self._known_files: dict[Table, tuple[int, DataFiles | None]] = {}  # by table, of a version
 
     def with_session(self, spark: SparkSession) -> Answers:
         """Return the same for another session."""
         session = LazySession.of(spark)
         return Answers(self._locations, self._log, self._versions, session, self._sql, self._held)
+
+    def forget_files(self) -> None:
+        """Forget which files tables have: another run begins."""
+        self._known_files.clear()
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -166,11 +172,21 @@ class Answers:
 
     def rows(self, table: Table) -> DataFiles | pa.Table | DataFrame:
         """Return the rows of a table that exists, from wherever they are read soonest."""
-        files = self._log.files(table)
+        files = self._files(table)
         if files is not None:
             return files
         rows = self._held.get(table, self._versions.version_to_read(table), partial(self._fetch, table))
         return self.stored_frame(table) if rows is None else rows
+
+    def _files(self, table: Table) -> DataFiles | None:
+        """Return a table's files; in a run those of the version that it knows, without another look at the log."""
+        if not self._versions.is_exclusive or table in WITHOUT_WATERMARK:
+            return self._log.files(table)
+        version = self._versions.version_to_read(table)
+        known = self._known_files.get(table)
+        if known is None or known[0] != version:
+            known = self._known_files[table] = (version, self._log.files(table))
+        return known[1]
 
     def _fetch(self, table: Table) -> pa.Table | None:
         """Return all rows of a table; None if they are many.

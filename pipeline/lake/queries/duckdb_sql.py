@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import date
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -22,6 +22,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.dataset as pads
 
+from pipeline.lake.date_filters import Dates, DateSpan
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import UnknownSqlError
 from pipeline.lake.queries.remote_files import remote_dataset
@@ -81,6 +82,19 @@ class FileDates(NamedTuple):
     has_undated: bool
 
 
+def _may_have_rows_of(dates: Dates) -> Callable[[FileDates], bool]:
+    """Return whether a file with rows between some dates may have some of ``dates``."""
+    if isinstance(dates, DateSpan):
+        first, last = dates.first.toordinal() - _EPOCH, dates.last.toordinal() - _EPOCH
+        return lambda known: known.first <= last and known.last >= first
+    days = sorted(day.toordinal() - _EPOCH for day in dates if day is not None)
+
+    def may_have(known: FileDates) -> bool:
+        return (known.has_undated and None in dates) or bisect_left(days, known.first) < bisect_right(days, known.last)
+
+    return may_have
+
+
 class DataFiles(NamedTuple):
     """The rows of data files, each with its bytes; columns of ``schema`` that files do not have are null.
 
@@ -92,17 +106,13 @@ class DataFiles(NamedTuple):
     where: str | None = None
     dates: Mapping[LakePath, FileDates] = {}
 
-    def of_dates(self, dates: Collection[date | None]) -> DataFiles:
+    def of_dates(self, dates: Dates) -> DataFiles:
         """Return the files that may have rows of some dates (None among them: without one)."""
-        days = sorted(day.toordinal() - _EPOCH for day in dates if day is not None)
-
-        def may_have(file: LakePath) -> bool:
-            known = self.dates.get(file)
-            if known is None or (known.has_undated and None in dates):
-                return True
-            return bisect_left(days, known.first) < bisect_right(days, known.last)
-
-        return self._replace(files={file: size for file, size in self.files.items() if may_have(file)})
+        may_have = _may_have_rows_of(dates)
+        known = self.dates
+        return self._replace(
+            files={file: size for file, size in self.files.items() if file not in known or may_have(known[file])}
+        )
 
     def sql(self, register: Register, read: ReadFiles) -> str:
         """Return a query of the rows. DuckDB reads files of this machine; pyarrow reads others, as DuckDB asks."""
@@ -269,9 +279,15 @@ class DuckDbSql:
 
 
 def _path_literals(paths: Iterable[str]) -> str:
-    """Return the paths of files as a list in SQL; DuckDB takes them for patterns."""
-    quoted = (_PATTERN_SIGNS.sub(r"[\1]", path).replace("'", "''") for path in paths)
-    return "[" + ", ".join(f"'{path}'" for path in quoted) + "]"
+    """Return the paths of files as a list in SQL."""
+    return f"[{', '.join(map(_path_literal, paths))}]"
+
+
+@lru_cache(maxsize=100_000)
+def _path_literal(path: str) -> str:
+    """Return the path of a file in SQL; DuckDB takes it for a pattern."""
+    quoted = _PATTERN_SIGNS.sub(r"[\1]", path).replace("'", "''")
+    return f"'{quoted}'"
 
 
 def quoted_for_duckdb(name: str) -> str:

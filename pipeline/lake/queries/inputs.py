@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import UserDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import date
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
+from pipeline.lake.date_filters import Dates
 from schemas.table import BINARY, Table, literal
 
 CHANGE_COLUMNS: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns
@@ -57,7 +57,7 @@ class RowsOfDates(NamedTuple):
     """
 
     table: Table
-    dates: Collection[date | None] | None
+    dates: Dates | None
 
 
 class FilteredTable(NamedTuple):

@@ -13,8 +13,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.lake.date_filters import DateSpan
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import QueryInput
+from pipeline.lake.queries.inputs import RowsOfDates
 from schemas.messages import MESSAGES
 from udfs.array_types import Bools
 from udfs.columns.arrays import to_ints
@@ -29,7 +30,6 @@ _LEAST_TRANSIT_SQL: Final = """
 SELECT source_queue_manager, event_date, min(unix_micros(seen_at) - unix_micros(sent_at)) AS least_transit_us
 FROM {messages} WHERE packet_key IS NOT NULL AND sent_at IS NOT NULL AND seen_at IS NOT NULL
   AND source_queue_manager IN (SELECT value FROM {managers})
-  AND event_date >= DATE '{first}' AND event_date <= DATE '{last}'
 GROUP BY source_queue_manager, event_date"""
 
 
@@ -40,9 +40,8 @@ def read_clocks(lake: Lake, managers: pa.Array, days: pa.Array) -> pa.Table:
     """
     span = pc.min_max(days)
     first, last = (span[name].as_py() or date(1970, 1, 1) for name in ("min", "max"))
-    sql = _LEAST_TRANSIT_SQL.replace("{first}", str(first)).replace("{last}", str(last))
-    inputs: dict[str, QueryInput] = {"messages": MESSAGES}
-    return lake.query(sql, managers=pa.table({"value": pc.unique(managers).drop_null().cast(pa.string())}), **inputs)
+    names = pa.table({"value": pc.unique(managers).drop_null().cast(pa.string())})
+    return lake.query(_LEAST_TRANSIT_SQL, messages=RowsOfDates(MESSAGES, DateSpan(first, last)), managers=names)
 
 
 def clocks_differ(least_transit_us: pa.ChunkedArray | pa.Array, at_least: timedelta) -> Bools:

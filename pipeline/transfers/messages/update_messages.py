@@ -19,9 +19,10 @@ import pyarrow as pa
 
 from pipeline.bronze.across_captures.capture_ends import changed_ends, read_sure_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
+from pipeline.lake.date_filters import DateSpan
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput
+from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput, RowsOfDates
 from pipeline.transfers.hops.address_queue_managers import (
     CHANGED_HANDSHAKES_SQL,
     HANDSHAKES_SQL,
@@ -244,8 +245,10 @@ class _MessagesUpdate:
     def _add_by_order_acks(self, acks: list[RowDict]) -> None:
         """Add the messages that order acks may acknowledge first; ``acks``: by sequence, of changed ones."""
         if acks:
-            sql = _ACKNOWLEDGED.replace("{wait}", str(timedelta_to_us(self.settings.wait)))
-            self._add_by(sql, rows=MESSAGE_TRANSFERS, acks=pa.Table.from_pylist(acks))
+            wait = timedelta_to_us(self.settings.wait)
+            sent = DateSpan.of_times(min(row["first_at"] for row in acks) - wait, max(row["last_at"] for row in acks))
+            sql, rows = _ACKNOWLEDGED.replace("{wait}", str(wait)), RowsOfDates(MESSAGE_TRANSFERS, sent)
+            self._add_by(sql, rows=rows, acks=pa.Table.from_pylist(acks))
 
     def _add_side_by_side(self, connections: set[str]) -> None:
         """Add the messages whose sendings or acknowledgements went over connections."""

@@ -11,18 +11,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in, times_to_us
+from pipeline.lake.date_filters import DateSpan
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries.inputs import RowsOfDates
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS
 from pipeline.transfers.sequences.predecessors import find_predecessors, how_they_began
-from pipeline.transfers.sequences.sequence_inputs import ID_SQL, days_since_sql
+from pipeline.transfers.sequences.sequence_inputs import ID_SQL
 from pipeline.transfers.sequences.sequence_rows import FLOW_COLUMNS, sequence_ids
-from schemas.table import EVENT_DATE
 from schemas.transfers import TRANSFER_SEQUENCES
 from udfs.array_types import Bools
 from udfs.columns.absent import AFTER_ALL, NONE
 from udfs.columns.arrays import from_ints
 from udfs.columns.codes import row_codes
-from udfs.times import timedelta_to_us, us_to_datetime
+from udfs.times import timedelta_to_us
 
 _IS_ABANDONED: Final = "(waiting > 0 AND NOT array_contains(missing, 'no_response'))"
 _PLACE: Final = (*FLOW_COLUMNS, *HOP_COLUMNS)
@@ -118,10 +119,9 @@ def _neighbours(lake: Lake, facts: pa.Table, since: int, until: int, without: Co
     """Return the facts of other sequences on the same hops of which a row began within a time: all their rows."""
     on_hops = f"""
 {_FACTS} WHERE (hop_key IN {{hops}} OR (sender_address IN {{senders}} AND receiver_address IN {{receivers}}))"""
-    within = f"{days_since_sql(since)} AND {EVENT_DATE} <= DATE'{us_to_datetime(until).date()}'"
     columns = {"hops": "hop_key", "senders": "sender_address", "receivers": "receiver_address"}
     inputs: dict[str, Any] = {name: {*facts[column].to_pylist()} for name, column in columns.items()}
-    found = lake.query(f"{on_hops} AND {within}", rows=TRANSFER_SEQUENCES, **inputs)
+    found = lake.query(on_hops, rows=RowsOfDates(TRANSFER_SEQUENCES, DateSpan.of_times(since, until)), **inputs)
     if ids := {*found["sequence_id"].to_pylist()}:
         found = lake.query(f"{on_hops} AND {ID_SQL} IN {{ids}}", rows=TRANSFER_SEQUENCES, ids=ids, **inputs)
     found = found.cast(facts.schema)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import times_to_us
+from pipeline.lake.date_filters import DateSpan
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries.inputs import QueryInput, RowsOfDates
 from pipeline.transfers.hops.address_queue_managers import HANDSHAKES_SQL, AddressQueueManagers
 from pipeline.transfers.hops.missing_packets import HOLES_SQL, HopHoles
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
-from schemas.table import EVENT_DATE
-from udfs.times import us_to_datetime
 
 CLOCK_SLACK_US: Final = 5_000_000  # SentTime has whole seconds, of the source's clock
 MAX_SENDINGS: Final = 1_000_000  # of sequences that are recomputed together; one sequence may have more
@@ -39,8 +39,8 @@ SELECT s.packet_key, s.connection_id, s.capture_id, s.stream_offset, s.sent_at, 
 FROM (
   SELECT packet_key, source_queue_manager, destination_queue, destination_queue_manager, hop_count,
     transaction_number, sent_at AS message_sent_at, previous_transaction_number, {ID_SQL} AS id
-  FROM {{messages}} WHERE {IS_TRANSACTIONAL_SQL} AND {{days}}
-) AS m JOIN (SELECT * FROM {{sendings}} WHERE {{days}} AND sent_at IS NOT NULL) AS s ON s.packet_key = m.packet_key
+  FROM {{messages}} WHERE {IS_TRANSACTIONAL_SQL}
+) AS m JOIN (SELECT * FROM {{sendings}} WHERE sent_at IS NOT NULL) AS s ON s.packet_key = m.packet_key
 LEFT JOIN (SELECT connection_id, first_packet_at, overlapping_captures, missing FROM {{sessions}}) AS e
   ON e.connection_id = s.connection_id
 WHERE m.id IN {{ids}}"""
@@ -53,16 +53,11 @@ SELECT a.packet_key, a.sequence_id, a.transaction_number AS number, a.capture_id
   CASE WHEN sent_by = 'client' THEN acceptor_queue_manager ELSE initiator_queue_manager END AS receiver_queue_manager
 FROM (
   SELECT *, {ID_SQL} AS sequence_id FROM {{acks}}
-  WHERE kind = 'order_ack' AND transaction_number IS NOT NULL AND sent_at IS NOT NULL AND {{days}}
+  WHERE kind = 'order_ack' AND transaction_number IS NOT NULL AND sent_at IS NOT NULL
     AND {ID_SQL} IN {{ids}}
 ) AS a LEFT JOIN (SELECT connection_id, initiator_queue_manager, acceptor_queue_manager FROM {{sessions}}) AS s
   ON s.connection_id = a.connection_id"""
 _HANDSHAKES: Final = f"SELECT * FROM ({HANDSHAKES_SQL}) WHERE address IN {{addresses}}"
-
-
-def days_since_sql(since_us: int) -> str:
-    """Return the condition of rows whose event date is not before a time, microseconds."""
-    return f"{EVENT_DATE} >= DATE'{us_to_datetime(since_us).date()}'"
 
 
 def group_sequences(lake: Lake, ids: Collection[str] | None, since_us: int) -> Iterator[tuple[list[str], int]]:
@@ -70,9 +65,11 @@ def group_sequences(lake: Lake, ids: Collection[str] | None, since_us: int) -> I
 
     ``ids``: of sequences that have no sending before ``since_us``; None for all.
     """
-    sql = _SIZES if ids is None else f"{_SIZES} AND {ID_SQL} IN {{ids}} AND {days_since_sql(since_us)}"
-    inputs: dict[str, Any] = {} if ids is None else {"ids": ids}
-    found = lake.query(f"{sql} GROUP BY {ID_SQL} ORDER BY since, id", messages=MESSAGES, **inputs).to_pydict()
+    sql, inputs = _SIZES, dict[str, QueryInput](messages=MESSAGES)
+    if ids is not None:
+        sql = f"{_SIZES} AND {ID_SQL} IN {{ids}}"
+        inputs = {"messages": RowsOfDates(MESSAGES, DateSpan.of_times(since_us)), "ids": ids}
+    found = lake.query(f"{sql} GROUP BY {ID_SQL} ORDER BY since, id", **inputs).to_pydict()
     group: list[str] = []
     total = first = 0
     for name, size, since in zip(found["id"], found["n"], found["since"], strict=True):
@@ -91,8 +88,8 @@ def read_sendings(lake: Lake, ids: Collection[str], since_us: int, capture_ends:
 
     ``since_us``: none is before it. ``capture_ends``: by server, microseconds.
     """
-    sql = _SENDINGS.replace("{days}", days_since_sql(since_us))
-    found = lake.query(sql, messages=MESSAGES, sendings=SENDINGS, sessions=SESSIONS, ids=ids)
+    messages, sendings = (RowsOfDates(table, DateSpan.of_times(since_us)) for table in (MESSAGES, SENDINGS))
+    found = lake.query(_SENDINGS, messages=messages, sendings=sendings, sessions=SESSIONS, ids=ids)
     ends = pa.array(capture_ends.values(), pa.int64())
     place = pc.index_in(found["server_address"], pa.array(capture_ends.keys(), pa.string()))
     return found.append_column("capture_end", pc.coalesce(ends.take(place), times_to_us(found["sent_at"])))
@@ -100,8 +97,8 @@ def read_sendings(lake: Lake, ids: Collection[str], since_us: int, capture_ends:
 
 def read_order_acks(lake: Lake, ids: Collection[str], since_us: int) -> pa.Table:
     """Return the order acks that name some sequences, from a time on."""
-    sql = _ORDER_ACKS.replace("{days}", days_since_sql(since_us))
-    return lake.query(sql, acks=ORDER_ACKS, sessions=SESSIONS, ids=ids)
+    acks = RowsOfDates(ORDER_ACKS, DateSpan.of_times(since_us))
+    return lake.query(_ORDER_ACKS, acks=acks, sessions=SESSIONS, ids=ids)
 
 
 def read_missing_packets(lake: Lake, clones: Collection[str] = ()) -> HopHoles:

@@ -21,9 +21,10 @@ import pyarrow.compute as pc
 from pipeline.arrow_rows import times_to_us
 from pipeline.bronze.across_captures.capture_ends import changed_ends, read_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
+from pipeline.lake.date_filters import DateSpan
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import MORE_ROWS_SQL
+from pipeline.lake.queries.inputs import MORE_ROWS_SQL, RowsOfDates
 from pipeline.transfers.hops.address_queue_managers import CHANGED_HANDSHAKES_SQL
 from pipeline.transfers.hops.hop_keys import read_clones
 from pipeline.transfers.hops.hop_state import NO_STATE, HopState
@@ -37,7 +38,6 @@ from pipeline.transfers.sequences.beginnings import set_beginnings, set_changed_
 from pipeline.transfers.sequences.sequence_inputs import (
     ID_SQL,
     IS_TRANSACTIONAL_SQL,
-    days_since_sql,
     fill_queue_managers,
     group_sequences,
     read_missing_packets,
@@ -199,9 +199,9 @@ class _EodSequencesUpdate:
     def _add_sequences(self, column: str, values: Collection[str], since: int) -> None:
         """Add the sequences of messages that have one of some values, none of which was sent before a time."""
         if values:
-            where = f"{IS_TRANSACTIONAL_SQL} AND {column} IN {{values}} AND {days_since_sql(since)}"
+            where = f"{IS_TRANSACTIONAL_SQL} AND {column} IN {{values}}"
             sql = f"SELECT DISTINCT {ID_SQL} AS id FROM {{messages}} WHERE {where}"
-            found = self.lake.query(sql, messages=MESSAGES, values=values)
+            found = self.lake.query(sql, messages=RowsOfDates(MESSAGES, DateSpan.of_times(since)), values=values)
             self.affected |= dict.fromkeys(found["id"].to_pylist())
 
     def _add_by_holes(self, affected: str, pairs: list[dict[str, Any]]) -> None:
