@@ -29,7 +29,6 @@ ROOT = Path(__file__).resolve().parents[1]
 # collect() returns naive times in the time zone of the process. The rows of tests are written in UTC.
 os.environ["TZ"] = "UTC"
 time.tzset()
-os.environ["TOKIO_WORKER_THREADS"] = "1"  # of delta-rs, also in processes that tests start (see engines)
 
 INSTALL = {
     "tshark": "apt-get install tshark (dnf install wireshark-cli)",

@@ -1,7 +1,7 @@
 """What computes in tests: this process where a test does not ask, since Spark takes seconds to start.
 
-DuckDB starts once for many lakes: it takes as long as twenty queries of a few rows. It has one thread, as delta-rs has:
-to share a few rows among threads takes a tenth of the time of a test.
+DuckDB starts once for many lakes: it takes as long as twenty queries of a few rows. It has one thread:
+to share a few rows among threads takes a twentieth of the time of a test.
 """
 
 from __future__ import annotations
