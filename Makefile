@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Python keeps what it compiles, whatever the caller's environment says: set-up compiles nothing, and tests start Python
 # again and again. With the modules compiled, a command starts in a third of the time.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup demo test test-all fuzz chaos check format bench wheel pyfiles dashboard lock docs tables-doc rules-doc questions-doc configuration-doc notices-doc glossary rooms-doc test-peer estate record-estate record-sample record-transfers clean
+.PHONY: help setup packages demo test test-all fuzz chaos check format bench wheel pyfiles dashboard lock docs tables-doc rules-doc questions-doc configuration-doc notices-doc glossary rooms-doc test-peer estate record-estate record-sample record-transfers clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
@@ -30,6 +30,9 @@ help:  ## list the targets
 setup:  ## install Python packages, the command msmq, Delta's jars, Java and capture tools; does nothing if all is there
 	@tools/setup.sh
 
+packages:  ## the part of set-up that check needs: Python packages in .venv, and Java
+	@tools/setup.sh packages
+
 demo: setup  ## run the whole pipeline on data/ and print a summary (LAKE=...: another folder for the tables)
 	@.venv/bin/msmq run_all --conf conf/local.yml --set quality.in_runs=true \
 	  --captures data/sample data/estate/wire data/transfers --snapshots data/estate/snapshots \
@@ -47,7 +50,7 @@ fuzz: setup  ## fuzz the decoders with atheris, and whole runs (FUZZ_SECONDS=20 
 chaos: setup  ## kill runs, fill disks, run two at a time; the tables must be equal (CHAOS_KILLS=200, CHAOS_PAIRS=50)
 	@PYTHONPATH=tests:tests/support:. $(PY) -m chaos.run --kills $(CHAOS_KILLS) --pairs $(CHAOS_PAIRS) $(CHAOS_ARGS)
 
-check: setup  ## check style, format and types, as CI does
+check: packages  ## check style, format and types, as CI does
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy

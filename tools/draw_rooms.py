@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -20,21 +21,28 @@ END: Final = "<!-- end of the rooms picture -->"
 Imports = dict[str, set[str]]
 
 
+@cache
+def import_statements(source: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Return the statements of a module that import, wherever in it; the same text is parsed once."""
+    return tuple(node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def module_imports(package: Path) -> dict[Path, set[str]]:
     """Return the dotted names of the modules of one's own that each module below a package imports."""
     found: dict[Path, set[str]] = {}
     for path in sorted(package.rglob("*.py")):
         names: set[str] = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module:
+        for node in import_statements(path.read_text(encoding="utf-8")):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif node.module:
                 below = (f"{node.module}.{alias.name}" for alias in node.names)
                 names |= {name if is_module(package.parent, name) else node.module for name in below}
-            elif isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
         found[path] = {name for name in names if name.split(".")[0] == package.name}
     return found
 
 
+@cache
 def is_module(root: Path, name: str) -> bool:
     """Whether a dotted name is a module or a package below a folder."""
     path = root.joinpath(*name.split("."))

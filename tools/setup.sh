@@ -3,8 +3,9 @@
 # .cache, conf/spark.conf for spark-submit, and, if the package manager may be used, Java and the capture tools. A second
 # run finds everything in place, changes nothing, and needs no network.
 #
-# PYTHON=... chooses the Python; MSMQ_NO_SYSTEM_PACKAGES=1 does not use the package manager; MSMQ_BUILD_TOOLS=1 lets pip
-# fetch tools that build packages, without hashes.
+# With the argument "packages" it ends after Java and the Python packages. PYTHON=... chooses the Python;
+# MSMQ_NO_SYSTEM_PACKAGES=1 does not use the package manager; MSMQ_BUILD_TOOLS=1 lets pip fetch tools that build
+# packages, without hashes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -192,8 +193,10 @@ want_tools() {
 
 need_java
 need_packages
+if [ "${1:-}" = packages ]; then exit; fi
 need_command
 need_jars
+if have flock; then exec 9>.cache/classes.lock; flock 9; fi  # instead of the first lock: others may use the packages
 want_tools &  # beside the archive: the one waits for a network, the other computes
 need_classes
 need_spark_conf

@@ -187,7 +187,6 @@ def test_the_overview_says_what_is_wrong_and_leads_to_its_rows(at, pages):
         ["failed quality checks", "not computed"], ["captures not read whole", "0"],
     ]  # fmt: skip
     for _, number, _, address in tiles:
-        at.open(pages["plain"])
         at.go(address)
         if not number.isdigit():
             continue
@@ -342,7 +341,7 @@ def test_transfers_begin_with_who_sends_to_whom(at, tmp_path):
         (0, 4, "message_transfers", ["t3"]), (0, 10, "message_transfers", ["t3"]),
         (1, 8, "message_transfers", ["t4"]), (0, 9, "transfer_sequences", ["z1"]),
     ):  # fmt: skip
-        at.open(tmp_path / "pairs.html", "#transfers")
+        at.go("#transfers")
         at.go(at.run(f"{PAIRS}[{pair}].cells[{cell}].querySelector('a').hash"))
         assert at.run("STATE.params.show") == name
         column = at.run(f"FILTER_COLUMNS.{name}.key")
@@ -395,7 +394,9 @@ def test_the_row_of_a_sequence_leads_to_its_chart_and_its_messages(at, tmp_path)
     assert at.run("document.querySelectorAll('[data-rows=message_transfers] tbody tr').length") == 1
 
 
-@pytest.mark.parametrize("row", ["message_transfers:t2", "transfer_sequences:z1", "sequence_points:p2", "sessions:c1"])
+@pytest.mark.parametrize(
+    "row", one_in(2, ["message_transfers:t2", "transfer_sequences:z1", "sessions:c1", "sequence_points:p2"])
+)
 def test_rows_of_transfers_lead_to_packets(at, pages, row):
     at.open(pages["plain"], f"#transfers?row={row}")
     at.wait("document.querySelector('dialog[open]') !== null")
@@ -490,16 +491,14 @@ def test_a_total_of_what_nobody_reported_is_not_zero(at, tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("address", "ignored"),
-    [
+def test_a_filter_that_does_not_apply_is_said(at, pages):
+    at.open(pages["checked"])
+    for address, ignored in (
         ("#calls?queue=orders", "queue"), ("#findings?queue=orders", "queue"), ("#quality?machine=srv1", "machine"),
         ("#coverage?queue=orders", "queue"), ("#queues?from=2024-05-01", "time"), ("#reads?method=x", "method"),
-    ],
-)  # fmt: skip
-def test_a_filter_that_does_not_apply_is_said(at, pages, address, ignored):
-    at.open(pages["checked"], address)
-    assert f"Not filtered by {ignored}:" in text(at)
+    ):  # fmt: skip
+        at.go(address)
+        assert f"Not filtered by {ignored}:" in text(at), address
 
 
 def test_the_overview_says_which_of_its_numbers_are_not_filtered(at, pages):

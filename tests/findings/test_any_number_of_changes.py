@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from example_counts import seeds
 from findings.facts import read
 from findings.test_derive import World, joined, of_connections
 from pipeline.findings import affected_associations, changed_calls
@@ -26,7 +27,7 @@ def draw_limits(monkeypatch, chance):
         monkeypatch.setattr(module, name, chance.choice([1, 1_000_000]))
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_findings_follow_without_an_evaluation_of_everything(tmp_path, project, monkeypatch, seed):
     chance, world = Random(seed), World(without_spark(), tmp_path / "lake")
     every = joined(*(read(next((project / "data" / "sample").glob(f"{name}-*"))) for name in SAMPLES))

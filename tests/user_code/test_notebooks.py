@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from example_counts import one_in
 from schemas.catalog import ALL_TABLES
 from user_code.runner import cells, run
 
@@ -188,7 +189,9 @@ class TestOnTheDemosLake:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("widgets", [{"lake": "nothing"}, {"catalog": "spark_catalog", "prefix": "nothing_"}])
+@pytest.mark.parametrize(
+    "widgets", one_in(2, [{"lake": "nothing"}, {"catalog": "spark_catalog", "prefix": "nothing_"}])
+)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_to_its_end_on_a_lake_that_has_none_of_its_tables(spark, tmp_path, capsys, path, widgets):
     """Runs write no table for which they have no rows: without captures there are no calls, for example."""

@@ -50,7 +50,7 @@ def run_python(project, folder, *arguments, **more):
 
 
 def run_there(project, url, folder, lake, captures, job=("-m", "jobs.run_all")):
-    """Run all layers over Spark Connect; return the numbers of rows written, by table."""
+    """Run a job, by default all layers, over Spark Connect; return the numbers of rows written, by table."""
     arguments = [*job, "--lake", lake, "--captures", *captures]
     summary = json.loads(run_python(project, folder, *arguments, SPARK_REMOTE=url).splitlines()[-1])
     assert summary["engine"]["started"]
@@ -81,13 +81,15 @@ def connect(properties, tmp_path_factory):
 
 
 class TestOverConnect:
-    def test_runs_write_what_a_plain_run_does(self, project, connect, request, tmp_path):
+    @pytest.mark.parametrize("first", ["ingest_captures", pytest.param("run_all", marks=pytest.mark.long)])
+    def test_runs_write_what_a_plain_run_does(self, project, connect, request, tmp_path, first):
+        """Into a lake that another job has begun, where the session refuses settings; then nothing."""
         plain, there, (url, log) = tmp_path / "plain", tmp_path / "there", connect
         captures = [project / "data" / "sample" / name for name in CAPTURES]
         assert run_all.main(["--lake", str(plain), *LOCAL, "--captures", *map(str, captures)]) == 0
+        assert run_there(project, url, tmp_path, there, captures[:1], ("-m", f"jobs.{first}"))
         serverless = (serverless_job.__file__, "run_all")  # refuses settings
-        assert run_there(project, url, tmp_path, there, captures[:1], serverless)
-        assert run_there(project, url, tmp_path, there, captures)
+        assert run_there(project, url, tmp_path, there, captures, serverless)
         before = count_events(log)
         assert run_there(project, url, tmp_path, there, captures) == {}
         asked = {name: count - before[name] for name, count in count_events(log).items()}
