@@ -161,6 +161,7 @@ ENDS = ("client_address", "server_address")
 WORDS = {
     *(f"bronze.snapshots_raw.{name}" for name in ("collector_version", "error")),
     "silver.management_calls.action",
+    "silver.messages.intent",
     *(f"silver.queue_snapshots.{name}" for name in ("foreign", "location", "state", "type", "xact")),
     *(f"silver.machine_snapshots.{name}" for name in ("connected", "type")),
     *(f"gold.{table}.state" for table in ("machine_history", "queue_history")),
