@@ -11,7 +11,8 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from jobs import cli, redaction
+from jobs import cli
+from jobs.command_line import redaction
 from jobs.command_line.parsers import MAX_TIMELINES, build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
