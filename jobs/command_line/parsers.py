@@ -417,6 +417,14 @@ def _trace_message() -> cli.JobArgumentParser:
     parser.add_argument("--lookup-id", metavar="N", type=int, help="lookup identifier of the message; needs --queue")
     _add_hours(parser, "only messages that were first seen")
     parser.add_argument(
+        "--conversation",
+        metavar="ID",
+        type=cli.parse_text,
+        help="all messages of the conversation with this id, in order of time, indented by what caused what: "
+        "silver.messages.conversation_id",
+    )
+    _add_application_id(parser, ". All messages of its conversation, in the same way")
+    parser.add_argument(
         "--packet",
         metavar="PACKET_KEY",
         type=cli.parse_text,
