@@ -7,11 +7,18 @@ import pytest
 import framework_messages as written
 from application import recorded
 from application.test_tables import ingest
+from engines import without_spark
 from jobs import trace_message
+from pipeline.lake.lake import Lake
+from pipeline.reports.shown_message.bodies import find_body
+from pipeline.reports.shown_message.inputs import MessageRequest, find_messages, read_sighting
 from pipeline.reports.trace.conversation import find_causes, trace_conversation
 from pipeline.reports.trace.conversation_formatting import conversation_to_json, format_conversation
 from reports.questions.in_memory_lake import InMemoryLake, rows
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.messages import MESSAGES
+from schemas.sessions import SENDINGS, SESSION_PACKETS
+from udfs.capture.capture_reader import ReadOptions
 
 CONVERSATION = written.NSB_HEADERS["NServiceBus.ConversationId"]
 
@@ -207,3 +214,20 @@ def test_what_cannot_be_asked_for(recorded_lake, capsys, asked, said):
 def test_nothing_captured(recorded_lake, capsys):
     assert run(recorded_lake, "--conversation", "none", code=5)
     assert "no such message was captured" in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_the_store_of_spark_gives_the_same(recorded_lake, spark, tmp_path):
+    """Conversations, and what show_message reads."""
+    plain, other = Lake(without_spark(), recorded_lake), Lake(spark, str(tmp_path / "spark"), store="spark")
+    for table in (MESSAGES, CAPTURE_FILES, CONNECTIONS, RPC_CALLS, SESSION_PACKETS, SENDINGS):
+        other.append(table, plain.select(table, "TRUE"))
+    lines = [[*format_conversation(trace_conversation(each, conversation=CONVERSATION))] for each in (plain, other)]
+    assert lines[0] == lines[1]
+    request = MessageRequest(label="nservicebus")
+    assert find_messages(other, request) == find_messages(plain, request)
+    ((message,), _) = find_messages(plain, request)
+    found = [read_sighting(lake, request, message.key) for lake in (plain, other)]
+    assert found[0] == found[1]
+    assert find_body(other, found[1].row, ReadOptions()) == find_body(plain, found[0].row, ReadOptions())
