@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from jobs import cli, redaction
+from jobs import cli
+from jobs.command_line import redaction
 from jobs.command_line.notices import carry_out, notice_options, notices_lease
 from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser

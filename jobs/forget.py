@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from jobs import check_quality, cli, publish_dashboards, redaction, run_all
+from jobs import check_quality, cli, publish_dashboards, run_all
+from jobs.command_line import redaction
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import lake_lease, open_lake_with_data

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs import cli, redaction
+from jobs import cli
+from jobs.command_line import redaction
 from jobs.command_line.key_file import load_keys
 from jobs.command_line.parsers import build_parser
 from jobs.command_line.private_folder import PRIVATE_FOLDER

@@ -9,8 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jobs import cli, redaction
+from jobs import cli
 from jobs.alerts import alert_thresholds
+from jobs.command_line import redaction
 from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError

@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jobs import check_quality, cli, ingest_snapshots, publish_dashboards, redaction
+from jobs import check_quality, cli, ingest_snapshots, publish_dashboards
 from jobs.alerts import alert_thresholds
+from jobs.command_line import redaction
 from jobs.command_line.notices import NoticeOptions, after_run_options, carry_out
 from jobs.command_line.parsers import build_parser
 from jobs.config import Config

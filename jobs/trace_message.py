@@ -11,10 +11,13 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from jobs import cli, redaction
+from jobs import cli
+from jobs.command_line import redaction
 from jobs.command_line.parsers import MAX_TIMELINES, build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
+from pipeline.reports.trace.conversation import trace_conversation
+from pipeline.reports.trace.conversation_formatting import conversation_to_json, format_conversation
 from pipeline.reports.trace.formatting import format_list, format_timeline, timeline_to_json
 from pipeline.reports.trace.inputs import TraceRequest, TraceResult, trace_messages
 from pipeline.silver.machines import UNNAMED, Machines
@@ -32,10 +35,11 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         arguments.id, arguments.lookup_id, arguments.queue, arguments.label, arguments.packet, arguments.sender,
         arguments.since, arguments.until, None if arguments.all else arguments.most or _MAX_LISTED,
     )  # fmt: skip
+    if arguments.conversation is not None or arguments.application_id is not None:
+        return _run_conversation(job_run, request.max_messages)
     lake = open_lake_with_data(job_run)
     trace = trace_messages(lake, request)
     machines = Machines.of(lake, redaction.load_names_for(job_run, lake)) if trace.timelines else UNNAMED
-    more = trace.found > len(trace.timelines)
     if arguments.json:
         texts = [json.dumps(timeline_to_json(timeline, machines)) for timeline in trace.timelines]
     elif trace.found <= MAX_TIMELINES or arguments.all or arguments.most is not None:
@@ -51,19 +55,49 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     if not trace.timelines:
         for line in _lines_on_nothing(arguments, trace):
             cli.log_progress(line)
-    if more:
-        cli.log_progress(f"there are more: these are the earliest {len(trace.timelines)} of {trace.found} messages")
-    fields = {"messages": len(trace.timelines), "found": trace.found, "more": more}
-    return cli.Outcome(nothing_captured=not trace.timelines, summary_fields=fields)
+    return _outcome(len(trace.timelines), trace.found)
+
+
+def _run_conversation(job_run: cli.JobRun, most: int | None) -> cli.Outcome:
+    """Print the conversation that is asked for."""
+    arguments = job_run.arguments
+    lake = open_lake_with_data(job_run)
+    found = trace_conversation(
+        lake, conversation=arguments.conversation, application_id=arguments.application_id, most=most
+    )
+    if not found.messages:
+        cli.log_progress("no such message was captured")
+        return _outcome(0, 0)
+    machines = Machines.of(lake, redaction.load_names_for(job_run, lake))
+    if arguments.json:
+        lines = [json.dumps(conversation_to_json(message, machines)) for message in found.messages]
+    else:
+        lines = [*format_conversation(found, machines)]
+    cli.write_output("".join(f"{line}\n" for line in lines))
+    return _outcome(len(found.messages), found.found)
+
+
+def _outcome(messages: int, found: int) -> cli.Outcome:
+    """Return the outcome of a job that printed so many messages; say that there are more."""
+    if found > messages:
+        cli.log_progress(f"there are more: these are the earliest {messages} of {found} messages")
+    fields = {"messages": messages, "found": found, "more": found > messages}
+    return cli.Outcome(nothing_captured=not messages, summary_fields=fields)
 
 
 def _check_arguments(given: Namespace) -> None:
     """Raise ConfigError where nothing is asked for, or options contradict each other."""
     texts = {"--id": given.id, "--label": given.label, "--sender": given.sender, "--queue": given.queue,
              "--packet": given.packet}  # fmt: skip
-    if all(value is None for value in (*texts.values(), given.lookup_id, given.since, given.until)):
-        raise ConfigError(f"which message? Give {', '.join(texts)}, --lookup-id with --queue, --from or --to")
-    if empty := [option for option, value in texts.items() if value == ""]:
+    conversations = {"--conversation": given.conversation, "--application-id": given.application_id}
+    others = [*texts.values(), given.lookup_id, given.since, given.until]
+    if chosen := [option for option, value in conversations.items() if value is not None]:
+        if len(chosen) > 1 or any(value is not None for value in others):
+            raise ConfigError(f"{chosen[0]}: no other option that chooses messages goes with it")
+    elif all(value is None for value in others):
+        known = ", ".join((*texts, *conversations))
+        raise ConfigError(f"which message? Give {known}, --lookup-id with --queue, --from or --to")
+    if empty := [option for option, value in (texts | conversations).items() if value == ""]:
         raise ConfigError(f"{empty[0]}: is empty")
     if given.lookup_id is not None and given.queue is None:
         raise ConfigError("--lookup-id: needs --queue; each queue counts its own messages")

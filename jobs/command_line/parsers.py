@@ -367,6 +367,32 @@ def _run_all() -> cli.JobArgumentParser:
     return parser
 
 
+def _show_message() -> cli.JobArgumentParser:
+    parser = _base("show_message")
+    parser.add_argument(
+        "key",
+        metavar="KEY",
+        nargs="?",
+        type=cli.parse_text,
+        help="the message: message_key, sighting_key or message_id of silver.messages",
+    )
+    parser.add_argument(
+        "--label", metavar="TEXT", type=cli.parse_text, help="a part of the message's label, whatever the case"
+    )
+    _add_application_id(parser)
+    parser.add_argument("--raw", metavar="FILE", type=cli.parse_local_path, help="write the bytes of its body to FILE")
+    return parser
+
+
+def _add_application_id(parser: cli.JobArgumentParser, more: str = "") -> None:
+    parser.add_argument(
+        "--application-id",
+        metavar="ID",
+        type=cli.parse_text,
+        help=f"the application's own id of the message: silver.messages.application_message_id{more}",
+    )
+
+
 def _trace_message() -> cli.JobArgumentParser:
     parser = _base("trace_message")
     parser.add_argument(
@@ -390,6 +416,14 @@ def _trace_message() -> cli.JobArgumentParser:
     )
     parser.add_argument("--lookup-id", metavar="N", type=int, help="lookup identifier of the message; needs --queue")
     _add_hours(parser, "only messages that were first seen")
+    parser.add_argument(
+        "--conversation",
+        metavar="ID",
+        type=cli.parse_text,
+        help="all messages of the conversation with this id, in order of time, indented by what caused what: "
+        "silver.messages.conversation_id",
+    )
+    _add_application_id(parser, ". All messages of its conversation, in the same way")
     parser.add_argument(
         "--packet",
         metavar="PACKET_KEY",
@@ -422,5 +456,6 @@ PARSERS: Final[Mapping[str, Callable[[], cli.JobArgumentParser]]] = {
     "publish_dashboards": _publish_dashboards,
     "queue": _queue,
     "run_all": _run_all,
+    "show_message": _show_message,
     "trace_message": _trace_message,
 }

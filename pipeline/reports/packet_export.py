@@ -20,7 +20,7 @@ from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import Table
 from udfs.columns.absent import NO_TIME
-from udfs.files.capture_file import CaptureFileReader
+from udfs.files.capture_file import CaptureFileReader, NotACaptureError, ReadableStream
 from udfs.files.file_source import FileSource
 from udfs.files.pcapng_writer import PcapngWriter
 from udfs.rows import RowDict
@@ -180,22 +180,30 @@ def write_packets(
     """Write the packets of the intervals as pcapng and return their number. OSError if a capture cannot be read."""
     writer, count = PcapngWriter(out, PCAPNG_APPLICATION), 0
     for path in sorted(intervals_by_path):
-        decoder = PacketDecoder()
         with FileSource.from_path(path).open_decompressed(max_expansion, max_bytes) as stream:
-            for records in CaptureFileReader(stream, _BLOCK_BYTES).read_blocks():
-                segments = decoder.decode_block(records)
-                comments: dict[int, str] = {}
-                for interval in intervals_by_path[path]:
-                    for index in segments.record_index[_is_in_interval(segments, interval)].tolist():
-                        comments[index] = interval.comment
-                for index in sorted(comments):
-                    start, size = int(records.packet_start[index]), int(records.captured_length[index])
-                    data = bytes(records.buffer[start : start + size])
-                    link, time = int(records.link_type[index]), int(records.time_ns[index])
-                    writer.write_packet(
-                        link, time, data, int(records.original_length[index]), f"{comments[index]}; {path}"
-                    )
-                    count += 1
+            try:
+                count += _write_packets_of(path, stream, intervals_by_path[path], writer)
+            except NotACaptureError as error:
+                raise OSError(f"{path}: {error}") from error
+    return count
+
+
+def _write_packets_of(
+    path: str, stream: ReadableStream, intervals: Sequence[ConnectionInterval], writer: PcapngWriter
+) -> int:
+    decoder, count = PacketDecoder(), 0
+    for records in CaptureFileReader(stream, _BLOCK_BYTES).read_blocks():
+        segments = decoder.decode_block(records)
+        comments: dict[int, str] = {}
+        for interval in intervals:
+            for index in segments.record_index[_is_in_interval(segments, interval)].tolist():
+                comments[index] = interval.comment
+        for index in sorted(comments):
+            start, size = int(records.packet_start[index]), int(records.captured_length[index])
+            data = bytes(records.buffer[start : start + size])
+            link, time = int(records.link_type[index]), int(records.time_ns[index])
+            writer.write_packet(link, time, data, int(records.original_length[index]), f"{comments[index]}; {path}")
+            count += 1
     return count
 
 

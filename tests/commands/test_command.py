@@ -113,7 +113,13 @@ def test_a_job_gets_the_other_arguments(capsys):
 
 @pytest.mark.parametrize("text", NOT_UTF8)
 def test_a_text_that_no_table_holds_is_not_looked_for(text, capsys):
-    for job, argument in (("trace_message", "--label"), ("trace_message", "--queue"), ("export_packets", "--call")):
+    for job, argument in (
+        ("trace_message", "--label"),
+        ("trace_message", "--conversation"),
+        ("trace_message", "--queue"),
+        ("show_message", "--application-id"),
+        ("export_packets", "--call"),
+    ):
         assert command.main([job, argument, text]) == 2
         assert f"argument {argument}: not UTF-8: " in capsys.readouterr().err
 

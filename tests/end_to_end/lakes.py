@@ -15,7 +15,17 @@ from types import ModuleType
 
 import pyarrow as pa
 
-from jobs import alerts, ask, export_packets, forget, ingest_captures, publish_dashboards, run_all, trace_message
+from jobs import (
+    alerts,
+    ask,
+    export_packets,
+    forget,
+    ingest_captures,
+    publish_dashboards,
+    run_all,
+    show_message,
+    trace_message,
+)
 from pipeline.lake.lake import Lake
 from schemas import bronze, catalog
 from schemas.table import INGESTED_AT, RUN_ID, Table
@@ -54,6 +64,7 @@ def reading_jobs(root: Path, out: Path, call_key: str = "k") -> Iterator[tuple[M
     yield ask, [*lake, "10", "not_known"]
     yield alerts, [*lake, "--fail-on", "never"]
     yield trace_message, [*lake, "--from", "1971-01-01"]
+    yield show_message, [*lake, "--label", "order"]
     yield export_packets, [*lake, "--call", call_key, "--out", str(out / "packets.pcapng")]
     yield publish_dashboards, [*lake, "--out", str(out / "pages")]
     yield forget, [*lake, "--before", "2020-01-01", "--dry-run"]

@@ -85,3 +85,17 @@ def test_several_and_what_is_not_there(lake, tmp_path, capsys):
     assert export_packets.main(["--lake", str(lake), "--out", str(tmp_path / "x"), "--session", "none"]) == 2
     assert export_packets.main(["--lake", str(lake), "--out", str(tmp_path / "x")]) == 2
     assert "give --call, --packet or --session" in capsys.readouterr().err
+
+
+def test_a_capture_that_is_another_file_now_is_one_line(lake, tmp_path, capsys):
+    packet = rows(lake, "session_packets")[0]["packet_key"]
+    captures = [lake.parent / name for name in ("one.pcap", "two.pcap")]
+    before = [path.read_bytes() for path in captures]
+    try:
+        for path in captures:
+            path.write_bytes(b"another file of this name")
+        assert export_packets.main(["--lake", str(lake), "--out", str(tmp_path / "x"), "--packet", packet]) == 2
+        assert ".pcap: no capture format begins with " in capsys.readouterr().err
+    finally:
+        for path, data in zip(captures, before, strict=True):
+            path.write_bytes(data)

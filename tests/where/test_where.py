@@ -129,6 +129,7 @@ def reading_jobs(lake, out, call):
     yield "queue_verdict", ["orders"]
     yield "ask", ["oldest_unread"]
     yield "trace_message", ["--from", "1971-01-01"]
+    yield "show_message", ["--label", "order"]
     yield "export_packets", ["--call", call, "--out", out / "call.pcapng"]
     yield "publish_dashboards", ["--out", out / "pages"]
 

@@ -36,8 +36,7 @@ def read_body_form(body: bytes, body_type: int, encoding: str | None = None) -> 
         return BodyForm("gzip")
     if body_type == BINARY_FORMATTER_TYPE or is_binary_formatter(body):
         return _binary_formatter_form(body)
-    mark, encoding = next(((each, of) for each, of in _MARKS if body.startswith(each)), (b"", encoding))
-    encoding = encoding or _guessed_encoding(body)
+    mark, encoding = text_encoding(body, encoding)
     text = body[len(mark) : len(mark) + 4 * _LOOKED_AT].decode(encoding, "replace")
     first = text.lstrip(_SPACE)[:1]
     if first == "<" and (form := _xml_form(body, None if mark else _EXPAT_NAMES.get(encoding))) is not None:
@@ -47,8 +46,10 @@ def read_body_form(body: bytes, body_type: int, encoding: str | None = None) -> 
     return BodyForm("text") if _is_text(text[:_LOOKED_AT]) else BodyForm()
 
 
-def _guessed_encoding(body: bytes) -> str:
-    return "utf-16-le" if body[1:2] == body[3:4] == b"\0" and body[:1] != b"\0" else "utf-8"
+def text_encoding(body: bytes, encoding: str | None = None) -> tuple[bytes, str]:
+    """Return the byte order mark of a text, and its encoding: by the mark, else the known one, else as it looks."""
+    looks = "utf-16-le" if body[1:2] == body[3:4] == b"\0" and body[:1] != b"\0" else "utf-8"
+    return next(((mark, of) for mark, of in _MARKS if body.startswith(mark)), (b"", encoding or looks))
 
 
 def _is_text(text: str) -> bool:

@@ -46,15 +46,12 @@ def format_timeline(timeline: MessageTimeline, machines: Machines = UNNAMED) -> 
         yield f'  label   "{escape_unprintable(label, _MAX_LABEL_CHARS)}"'
     if timeline.sender:
         yield f"  sender  {_format_sender(timeline.sender, machines)}"
-    facts = ", ".join(
-        f"{name} {escape_unprintable(str(value), _MAX_LABEL_CHARS)}" for name, value in timeline.header_fields.items()
-    )
-    if facts:
-        yield f"  header  {facts}"
+    for line, fields in (("header", timeline.header_fields), ("app", timeline.application)):
+        if facts := ", ".join(f"{name} {_format_value(value)}" for name, value in fields.items()):
+            yield f"  {line:<7} {facts}"
     for location, number in timeline.locations:
         yield f"  queue   {escape_unprintable(location)}, lookup id {number}"
-    for hop in _over_queues(timeline.hops, partial(_format_hop, machines), "destination_queue"):
-        yield f"  hop     {hop}"
+    yield from (f"  hop     {hop}" for hop in hop_texts(timeline, machines))
     for fate in _over_queues(timeline.fates, partial(_format_fate, machines), "queue", "inferred_queue"):
         yield f"  fate    {fate}"
     for event in timeline.events:
@@ -69,7 +66,7 @@ def format_list(timelines: Sequence[MessageTimeline], machines: Machines = UNNAM
     rows = [_list_row(timeline, machines) for timeline in ordered]
     lines = format_table(("first seen", "label", "from", "queue", "verdict"), rows)
     width = max(map(len, lines))
-    options = [_OPTION_HEADING, "-" * len(_OPTION_HEADING), *map(_trace_option, ordered)]
+    options = [_OPTION_HEADING, "-" * len(_OPTION_HEADING), *map(trace_option, ordered)]
     return [f"{line:<{width}}  {option}" for line, option in zip(lines, options, strict=True)]
 
 
@@ -77,13 +74,18 @@ def _first_seen(timeline: MessageTimeline) -> datetime | None:
     return min((event.at for event in timeline.events if event.at and event.clock == "capture"), default=None)
 
 
-def _list_row(timeline: MessageTimeline, machines: Machines) -> tuple[object, ...]:
-    sender = timeline.sender.get("sender_address") or timeline.sender.get("source_queue_manager")
-    queues = sorted(
+def queues_of(timeline: MessageTimeline) -> list[str]:
+    """Return the queues that a message was sent to, or was in."""
+    return sorted(
         {place for place, _ in timeline.locations}
         | {hop["destination_queue"] or "?" for hop in timeline.hops}
         | {fate["queue"] for fate in timeline.fates if fate["queue"] is not None}
     )
+
+
+def _list_row(timeline: MessageTimeline, machines: Machines) -> tuple[object, ...]:
+    sender = timeline.sender.get("sender_address") or timeline.sender.get("source_queue_manager")
+    queues = queues_of(timeline)
     more = f" and {len(queues) - 1} more" if len(queues) > 1 else ""
     verdict = VERDICT_WORDS[timeline.verdict.code]
     if not timeline.verdict.complete:
@@ -92,7 +94,8 @@ def _list_row(timeline: MessageTimeline, machines: Machines) -> tuple[object, ..
     return _first_seen(timeline), ", ".join(timeline.labels), shown, f"{''.join(queues[:1])}{more}", verdict
 
 
-def _trace_option(timeline: MessageTimeline) -> str:
+def trace_option(timeline: MessageTimeline) -> str:
+    """Return the options of ``msmq trace_message`` that trace a message alone."""
     if timeline.message_id is not None:
         return f"--id {shlex.quote(timeline.message_id)}"
     return " ".join(f"--queue {shlex.quote(queue)} --lookup-id {number}" for queue, number in timeline.locations[:1])
@@ -109,6 +112,10 @@ def timeline_to_json(timeline: MessageTimeline, machines: Machines = UNNAMED) ->
     for event in values["events"]:
         event["wireshark"] = None if event["packet"] is None else f"frame.number == {event['packet']}"
     return values | {"machines": machines.shown_in(json.dumps(values))}
+
+
+def _format_value(value: object) -> str:
+    return escape_unprintable(str(value), _MAX_LABEL_CHARS)
 
 
 def _format_sender(sender: dict[str, Any], machines: Machines) -> str:
@@ -142,6 +149,11 @@ def _format_fate(machines: Machines, fate: dict[str, Any], queues: str) -> str:
     parts += [f"peeked {format_count(fate['peeks'], 'time')}"]
     parts += [f"by {', '.join(map(machines.text, fate['readers']))}"] if fate["readers"] else []
     return escape_unprintable(f"{', '.join(parts)}; {fate['confidence']}", _MAX_LINE_CHARS)
+
+
+def hop_texts(timeline: MessageTimeline, machines: Machines = UNNAMED) -> Iterator[str]:
+    """Yield what became of a message on each hop; those that differ only in their queues are one text."""
+    return _over_queues(timeline.hops, partial(_format_hop, machines), "destination_queue")
 
 
 def _format_hop(machines: Machines, hop: dict[str, Any], queues: str) -> str:

@@ -34,7 +34,7 @@ from schemas.comqc import COMQC_CALLS
 from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
-from schemas.messages import APPLICATION_COLUMNS, MESSAGES
+from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS
 from schemas.table import Table, quoted
@@ -57,7 +57,7 @@ _PACKET_COLUMNS: Final = (
 _METHOD_COLUMNS: Final = ("call_key", "method", "hresult_name")
 _UNUSED_MESSAGE_COLUMNS: Final = (
     "body", "extension", "soap_header", "header_sizes", "run_id", "event_date", "decoder_version",
-    *(column.name for column in APPLICATION_COLUMNS),
+    "framework_evidence", "exception_message", "application_headers", "application_errors",
 )  # fmt: skip
 _LOOKUP_ID: Final = "CAST(lookup_id AS string)"  # as a value it may be larger than a bigint
 _LOCATED_ATTEMPT: Final = """message_key, lookup_id, queue, coalesce(started_at, returned_at) AS started_at,

@@ -52,6 +52,7 @@ class MessageTimeline:
     hops: list[dict[str, Any]]  # columns of its rows of gold.message_transfers
     events: list[TimelineEvent]
     not_known: list[str]
+    application: dict[str, Any] = field(default_factory=dict)  # what its headers and body say, by column
 
 
 @dataclass(slots=True)
@@ -183,6 +184,7 @@ class _TimelineBuilder:
             labels=sorted({row["label"] for row in sightings if row["label"] is not None}),
             sender=self._sender(header, sightings),
             header_fields={name: header[name] for name in _HEADER_COLUMNS if header.get(name) is not None},
+            application={name: header[name] for name in _APPLICATION_COLUMNS if header.get(name) is not None},
             locations=sorted({(_location_text(location), number) for location, number in numbers}, key=str),
             fates=[{name: row[name] for name in _FATE_COLUMNS} for row in sequences],
             hops=[{name: row[name] for name in _HOP_COLUMNS} for row in transfers_once_per_hop(transfers)],
@@ -360,6 +362,11 @@ _HEADER_COLUMNS: Final = (
     "destination_queue", "destination_list", "admin_queue", "admin_list", "response_queue", "response_list",
     "report_queue", "time_to_reach_queue_s", "time_to_be_received_s", "abort_count", "move_count", "subqueue",
     "subqueue_acknowledgement_class", "dead_letter_queue", "dead_letter_queue_invalid", "is_comqc", "comqc_rejected",
+)  # fmt: skip
+_APPLICATION_COLUMNS: Final = (
+    "framework", "application_message_id", "conversation_id", "related_to", "sent_types", "intent",
+    "originating_endpoint", "processing_endpoint", "reply_to", "application_sent_at", "failed_queue", "exception_type",
+    "immediate_retries", "delayed_retries", "application_messages", "body_format", "body_root",
 )  # fmt: skip
 _HOP_COLUMNS: Final = (
     "transfer_key", "sender_address", "receiver_address", "other_addresses", "hop_key", "acknowledged_on",
