@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "f9f3297a604ce6fc"
+CALL_RULES: Final = "06a9b4014979a94d"
 SESSION_RULES: Final = "b02addf666a9e7ed"
 CLONE_RULES: Final = "91054ec33ba983d7"
 SEQUENCE_RULES: Final = "26fbe30a2bbc660c"
