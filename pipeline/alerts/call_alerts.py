@@ -95,9 +95,9 @@ def rejected_container_alerts(
 def failed_message_alerts(
     rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int, canonical_queues: Mapping[str, str]
 ) -> Iterator[Alert]:
-    """Yield alerts of messages that an endpoint could not process. Rows are counts per minute (``FAILED_COUNT_COLUMNS``).
+    """Yield alerts of messages that an endpoint could not process. Rows are counts per minute.
 
-    ``canonical_queues`` are the canonical names of queues, by the names that messages have in silver. No alert has a
+    The rows have ``FAILED_COUNT_COLUMNS``; ``canonical_queues`` are the canonical names of queues, by the names that messages have in silver. No alert has a
     ``cause``: that column holds codes, and the class of an exception may be private.
     """
     groups = _group_messages(rows, "failure", canonical_queues)
