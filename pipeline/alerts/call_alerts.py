@@ -98,7 +98,7 @@ def failed_message_alerts(
     """Yield alerts of messages that an endpoint could not process. Rows are counts per minute.
 
     The rows have ``FAILED_COUNT_COLUMNS``; ``canonical_queues`` are the canonical names of queues, by the names that
-    messages have in silver. No alert has a ``cause``: that column holds codes, and a class of exceptions may be private.
+    messages have in silver. No alert has a ``cause``: that column holds codes, and the class may be private.
     """
     groups = _group_messages(rows, "failure", canonical_queues)
     for alert in _message_alerts(
