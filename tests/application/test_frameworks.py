@@ -194,6 +194,12 @@ def test_wcf_envelopes(frame, encoding, envelope, form):
     assert (message.body_root, message.application_messages, message.application_errors) == ("Place", 1, [])
 
 
+def test_wcf_is_recognised_whatever_the_body_type_is():
+    """WCF writes arrays of bytes."""
+    message = read(b"", written.datagram(7, written.binary_soap()), 0x1011, fits_vt_code=True)
+    assert (message.framework, message.body_format) == ("WCF", "nbfs")
+
+
 def test_a_session_has_several_envelopes_and_one_dictionary():
     first, second = written.session_envelope(written.ACTION, "Place"), written.session_envelope()
     message = read(b"", written.sessiongram(8, first, second, second))

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from application import recorded
+from capture.merge.cutting import cut, records
 from engines import without_spark
 from jobs import forget, run_all
 from pipeline.lake.lake import Lake
@@ -166,6 +167,17 @@ def test_rows_whose_bytes_are_gone_keep_what_they_have(capture, tmp_path):
     assert lake.select(RPC_CALLS, "response_stub IS NOT NULL").num_rows == 0
     assert lake.select(SESSION_PACKETS, "kind = 'user_message' AND packet IS NOT NULL").num_rows == 0
     assert messages(ingest(capture, tmp_path / "lake", "store.stubs=false")) == expected
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_captures_that_come_late_and_in_any_order_give_the_same(lakes, capture, tmp_path, order):
+    whole = capture.read_bytes()
+    pieces = cut(whole, [records(whole) // 3, records(whole) * 5 // 6])  # in calls, and in the session
+    for number in order:
+        path = tmp_path / f"{number}.pcap"
+        path.write_bytes(pieces[number])
+        lake = ingest(path, tmp_path / "lake", *KNOWN)
+    assert messages(lake) == messages(lakes(*KNOWN))
 
 
 @pytest.mark.spark

@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from bench.stubs import get_info_response, open_remote_queue_request
 from comqc.helpers import chdr, message, method, secd
+from framework_messages import BODY_XML, NSB_HEADERS, nservicebus
 from messages.building import Packet
 from udfs.capture.capture_reader import read_capture
 from udfs.comqc.container_layout import COMQC_EXTENSION
@@ -51,6 +52,8 @@ def test_the_plain_examples(project):
         "bodies": pa.array([BODY], pa.binary()),
         "extensions": pa.array([COMQC_EXTENSION], pa.binary()),
         "body_bytes": pa.array([len(BODY)], pa.int64()),
+        "extension": nservicebus(NSB_HEADERS),
+        "body": BODY_XML,
     }
     calls = read_capture(str(project / "data" / "sample" / "01-remoteread-ndr.pcap"))["rpc_calls"]
     calls = calls.append_column("run_id", pa.nulls(calls.num_rows, pa.string()))
@@ -66,4 +69,5 @@ def test_the_plain_examples(project):
     assert every["decoded"].column("comqc_rejected").to_pylist() == [None]
     assert every["calls"].num_rows == 1
     assert every["tables"]["silver.messages"].num_rows > 0
-    assert len(plain) == 7
+    assert (every["said"].framework, every["said"].body_root) == ("NServiceBus", "OrderPlaced")
+    assert len(plain) == 8

@@ -3,6 +3,7 @@
 The bytes are written the long way: each record by itself, with numbers from the specifications.
 """
 
+import base64
 import json
 import struct
 import uuid
@@ -88,8 +89,6 @@ def utf7(text):
     for each in f"{text}\0":
         if each in plain or each == "\0":
             if run:
-                import base64  # noqa: PLC0415
-
                 out.append("+" + base64.b64encode(run.encode("utf-16-be")).decode().rstrip("=") + "-")
                 run = ""
             out.append(each.strip("\0"))
@@ -275,5 +274,5 @@ VARIANTS = [
     (18, "VT_UI2", b"\xff\xff"), (19, "VT_UI4", bytes(4)), (20, "VT_I8", bytes(8)), (21, "VT_UI8", bytes(8)),
     (30, "VT_LPSTR", b"text"), (31, "VT_LPWSTR", "text".encode("utf-16-le")), (64, "VT_FILETIME", bytes(8)),
     (68, "VT_STREAMED_OBJECT", b"\1\2\3"), (69, "VT_STORED_OBJECT", b"\1\2\3"), (72, "VT_CLSID", bytes(16)),
-    (0x1011, "VT_VECTOR | VT_UI1", b"\0\1\2"), (0x2011, "VT_ARRAY | VT_UI1", b"\0\1\2"),
+    (0x1011, "VT_VECTOR|VT_UI1", b"\0\1\2"), (0x2011, "VT_ARRAY|VT_UI1", b"\0\1\2"),
 ]  # fmt: skip

@@ -15,7 +15,7 @@ BINARY_FORMATTER_TYPE: Final = 0x300  # of bodies that BinaryMessageFormatter wr
 
 _GZIP: Final = b"\x1f\x8b\x08"
 _MARKS: Final = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
-_EXPAT_NAMES: Final = {"utf-16-le": "utf-16le", "latin-1": "iso-8859-1"}  # of encodings that replace a document's own
+_EXPAT_NAMES: Final = {"utf-16-le": "utf-16le"}  # of encodings that replace a document's own
 _SPACE: Final = " \t\r\n"
 _LOOKED_AT: Final = 4096  # characters that decide whether a body is text
 _MAX_ROOT: Final = 200  # characters of a body's root or keys

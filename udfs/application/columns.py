@@ -18,9 +18,10 @@ from udfs.application.application_message import MAX_BYTES, ApplicationMessage, 
 from udfs.application.body_formats import BINARY_FORMATTER_TYPE
 from udfs.application.mass_transit import EXCEPTION_TEXT_HEADERS as MASS_TRANSIT_TEXTS
 from udfs.application.message_reader import read_application_message, variant_message
-from udfs.application.nservicebus import EXCEPTION_TEXT_PREFIX, EXCEPTION_TYPE_HEADERS
+from udfs.application.nservicebus import EXCEPTION_PART, EXCEPTION_TYPE_ENDING
 from udfs.application.rebus import EXCEPTION_TEXT_HEADERS as REBUS_TEXTS
-from udfs.application.variant_bodies import TEXT_ENCODINGS, fits_vt_code, has_vt_code
+from udfs.application.variant_bodies import MARKUP, fits_vt_code, has_vt_code, may_hold_document
+from udfs.application.wcf import PREAMBLE
 from udfs.array_types import Bools, Ints, Octets
 
 _NAMES: Final = tuple(each.name for each in fields(ApplicationMessage))
@@ -30,7 +31,7 @@ _PEEKED: Final = 4  # bytes of a body that tell whether it may be one that is re
 
 _TEXT_BYTES: Final = np.isin(np.arange(256), [9, 10, 13, *range(0x20, 0x7F), *range(0x80, 0x100)])
 _TEXT_STARTS: Final = np.isin(np.arange(256), [9, 10, 13, *range(0x20, 0x7F), *range(0xC2, 0xF5), 0xFE, 0xFF])
-_MARKUP_STARTS: Final = np.isin(np.arange(256), list(b"<{["))
+_MARKUP_STARTS: Final = np.isin(np.arange(256), list(MARKUP))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,35 +83,41 @@ def application_columns(parts: MessageParts, kept: KeptColumns) -> dict[str, pa.
 
 def _rows_to_read(parts: MessageParts) -> tuple[Ints, Ints]:
     """Return the rows that are read one by one, and those of which the VT code of the body says all."""
-    has_extension = np.asarray(parts.extension.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     has_body = parts.readable & (parts.body_seen > 0)
-    if not has_extension.any() and not has_body.any():
-        return np.zeros(0, np.int64), np.flatnonzero(parts.readable & (parts.body_type == _VT_NULL))
     is_variant = has_vt_code(parts.body_type) & parts.readable
-    peeked = _first_bytes(parts, has_body)
-    is_text_variant = np.isin(parts.body_type, list(TEXT_ENCODINGS))
-    markup = _MARKUP_STARTS[peeked[:, 0]] & is_text_variant
-    read = has_extension | (has_body & np.where(is_variant, markup, _may_be_read(peeked, parts)))
+    read = np.asarray(parts.extension.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    others = np.flatnonzero(has_body & ~is_variant & ~read)
+    read[others] = _may_be_read(parts, others)
+    variants = np.flatnonzero(has_body & is_variant & ~read)
+    read[variants] = _holds_more(parts, variants)
     only_variant = is_variant & ~read & (has_body | (parts.body_type == _VT_NULL))
     return np.flatnonzero(read), np.flatnonzero(only_variant)
 
 
-def _first_bytes(parts: MessageParts, has_body: Bools) -> Octets:
-    """Return the first bytes of bodies, shape (rows, 4); of shorter ones the first byte again."""
-    steps = np.arange(_PEEKED)
-    at = np.where(has_body, parts.body_at, 0)[:, None] + np.where(steps < parts.body_seen[:, None], steps, 0)
-    peeked: Octets = parts.data[np.minimum(at, len(parts.data) - 1)]
-    return peeked
+def _holds_more(parts: MessageParts, rows: Ints) -> Bools:
+    """Tell which bodies with a VT code hold a document, or are framed by WCF, which writes bytes."""
+    at = parts.body_at[rows]
+    first = parts.data[at]
+    found: Bools = _MARKUP_STARTS[first] & may_hold_document(parts.body_type[rows])
+    framed = np.flatnonzero((first == PREAMBLE[0]) & (parts.body_seen[rows] >= len(PREAMBLE)))
+    for step, octet in enumerate(PREAMBLE):
+        framed = framed[parts.data[at[framed] + step] == octet]
+    found[framed] = True
+    return found
 
 
-def _may_be_read(peeked: Octets, parts: MessageParts) -> Bools:
-    """Tell which bodies may be text, XML, JSON, gzip, or framed: few others begin so."""
-    first, second, third, fourth = (peeked[:, step] for step in range(_PEEKED))
+def _may_be_read(parts: MessageParts, rows: Ints) -> Bools:
+    """Tell which bodies of some rows may be text, XML, JSON, gzip, or framed: few others begin so.
+
+    Of bodies that are shorter than what is looked at the first byte stands for those that they lack.
+    """
+    at, size = parts.body_at[rows], parts.body_seen[rows]
+    first, second, third, fourth = (parts.data[at + np.where(step < size, step, 0)] for step in range(_PEEKED))
     text = _TEXT_STARTS[first] & _TEXT_BYTES[second] & _TEXT_BYTES[third] & _TEXT_BYTES[fourth]
     wide = _TEXT_STARTS[first] & (second == 0) & _TEXT_BYTES[third] & (fourth == 0)
     framed = (first == 0) & (second != 0) & (third == 0) & (fourth <= 1)  # [MC-NMF], [MS-NRBF]
     gzip = (first == 0x1F) & (second == 0x8B)
-    found: Bools = text | wide | framed | gzip | (parts.body_type == BINARY_FORMATTER_TYPE)
+    found: Bools = text | wide | framed | gzip | (parts.body_type[rows] == BINARY_FORMATTER_TYPE)
     return found
 
 
@@ -174,8 +181,8 @@ _ERROR_FIELDS: Final = ("code", "field", "offset")
 
 def _is_exception_text(header: str) -> bool:
     """Whether a header says what an exception said."""
-    if header.startswith(EXCEPTION_TEXT_PREFIX):
-        return header not in EXCEPTION_TYPE_HEADERS
+    if EXCEPTION_PART in header:
+        return not header.endswith(EXCEPTION_TYPE_ENDING)
     return header in REBUS_TEXTS or header in MASS_TRANSIT_TEXTS
 
 

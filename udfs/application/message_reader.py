@@ -13,7 +13,7 @@ from udfs.application.bounded_json import as_headers, read_json_object
 from udfs.application.mass_transit import is_mass_transit, read_mass_transit
 from udfs.application.nservicebus import read_nservicebus
 from udfs.application.rebus import KEY_PREFIXES, read_rebus
-from udfs.application.variant_bodies import TEXT_ENCODINGS, VT_NAMES
+from udfs.application.variant_bodies import MARKUP, TEXT_ENCODINGS, VT_NAMES
 from udfs.application.wcf import PREAMBLE, read_wcf
 
 SYSTEM_MESSAGING: Final = "System.Messaging"
@@ -65,12 +65,13 @@ def _read_extension(extension: bytes, body: bytes, native: NativeFacts) -> Appli
 
 
 def _add_body_form(message: ApplicationMessage, body: bytes, body_type: int, *, fits_vt_code: bool) -> None:
-    form = read_body_form(body, body_type, TEXT_ENCODINGS.get(body_type))
-    message.body_root = form.root
     if body_type in VT_NAMES:
         _add_variant(message, body_type, fits=fits_vt_code)
+        if fits_vt_code and body_type in TEXT_ENCODINGS and body[0] in MARKUP:
+            message.body_root = read_body_form(body, body_type, TEXT_ENCODINGS[body_type]).root
         return
-    message.body_format = form.body_format
+    form = read_body_form(body, body_type)
+    message.body_format, message.body_root = form.body_format, form.root
     if not any(field.startswith("body") for _, field, _ in message.application_errors):  # an envelope's says it already
         message.note_error("body", form.error)
     if message.framework is None:

@@ -23,10 +23,8 @@ from udfs.application.bounded_xml import allow_forbidden_characters, parse_xml, 
 from udfs.errors import DecodeError, MalformedError
 
 FRAMEWORK: Final = "NServiceBus"
-EXCEPTION_TEXT_PREFIX: Final = "NServiceBus.ExceptionInfo."
-EXCEPTION_TYPE_HEADERS: Final = frozenset(
-    {f"{EXCEPTION_TEXT_PREFIX}ExceptionType", f"{EXCEPTION_TEXT_PREFIX}InnerExceptionType"}
-)
+EXCEPTION_PART: Final = ".ExceptionInfo."  # in names of headers about an exception, of bridges too
+EXCEPTION_TYPE_ENDING: Final = "ExceptionType"  # of those that only name its class
 
 _ROOT: Final = "ArrayOfHeaderInfo"
 _END_TAG: Final = b"</ArrayOfHeaderInfo>"

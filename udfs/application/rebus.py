@@ -19,7 +19,7 @@ KEY_PREFIXES: Final = ("rbs2-", "rebus-")
 EXCEPTION_TEXT_HEADERS: Final = frozenset({"rbs2-error-details", "rebus-error-message"})
 
 # A class whose name has a namespace, in front of its message, as .NET writes exceptions.
-_EXCEPTION: Final = re.compile(r"(?<![\w.])([A-Za-z_]\w*(?:[.+][A-Za-z_]\w*)+): ?(.*)")
+_EXCEPTION: Final = re.compile(r"(?<![\w.+])([A-Za-z_]\w*(?:[.+][A-Za-z_]\w*)+): ?(.*)")
 _AROUND_OTHERS: Final = "System.AggregateException"
 _SEARCHED: Final = 4096  # characters of the details
 

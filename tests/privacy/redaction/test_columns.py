@@ -155,3 +155,20 @@ def test_addresses_in_lists_agree_with_those_of_connections():
     assert row["servers"] == [BY.address("10.0.0.7")]
     assert row["server_connections"] == [{"server_address": BY.address("10.0.0.7"), "connections": 3}]
     assert row["learned_endpoints"] is None
+
+
+def test_what_applications_say_is_redacted_by_what_it_is():
+    row = redacted(
+        MESSAGES, framework="Rebus", framework_evidence="extension rbs2- keys", body_format="json", body_root="card",
+        sent_types=["Sales.Order", None], exception_type="System.Exception", intent="Send", failed_queue="sales@srv1",
+        conversation_id="order 7", application_headers=[("a", "secret")], exception_message="secret",
+    )  # fmt: skip
+    assert (row["framework"], row["framework_evidence"], row["body_format"], row["intent"]) == (
+        "Rebus", "extension rbs2- keys", "json", "Send",
+    )  # fmt: skip
+    assert (row["body_root"], row["exception_type"]) == (BY.label("card"), BY.label("System.Exception"))
+    assert row["sent_types"] == [BY.label("Sales.Order"), None]
+    assert row["failed_queue"] == f"{BY.queue_part('sales')}@{BY.host_name('srv1')}"
+    assert row["conversation_id"] == BY.application_id("order 7") != "order 7"
+    assert (row["application_headers"], row["exception_message"]) == (None, None)
+    assert redacted(MESSAGES, intent="secret")["intent"] == BY.known_text("secret", lambda _: False)

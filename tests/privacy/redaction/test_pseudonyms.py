@@ -166,3 +166,41 @@ def test_what_is_no_json_is_nothing(text):
 def test_arrays_keep_their_nulls_and_places(texts):
     told = over_distinct(pa.array(texts, pa.string()), str.upper, pa.string())
     assert told.to_pylist() == [None if text is None else text.upper() for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("text", "pseudonym"),
+    [
+        ("Sales", ALL.queue_part("sales")),
+        ("sales@SRV1", f"{ALL.queue_part('sales')}@{ALL.host_name('srv1')}"),
+        ("sales@10.0.0.7", f"{ALL.queue_part('sales')}@{ALL.address('10.0.0.7')}"),
+        ("srv1\\private$\\sales", ALL.queue_name("srv1\\private$\\sales")),
+        ("FormatName:DIRECT=OS:srv1\\sales", "FormatName:" + ALL.queue_name("DIRECT=OS:srv1\\sales")),
+        ("msmq.formatname:DIRECT=OS:srv1\\q", "msmq.formatname:" + ALL.queue_name("DIRECT=OS:srv1\\q")),
+        ("net.msmq://srv1/private/sales", f"net.msmq://{ALL.host_name('srv1')}/private/{ALL.queue_part('sales')}"),
+        ("msmq://srv1/sales?tx=true", f"msmq://{ALL.host_name('srv1')}/{ALL.queue_part('sales')}?tx=true"),
+        ("http://srv1:80/a", f"http://{ALL.host_name('srv1')}:80/{ALL.queue_part('a')}"),
+        ("net.tcp://[fd00::1]:80/a", f"net.tcp://[{ALL.address('fd00::1')}]:80/{ALL.queue_part('a')}"),
+    ],
+)  # fmt: skip
+def test_an_applications_addresses_have_the_pseudonyms_of_their_parts(text, pseudonym):
+    assert ALL.application_address(text) == pseudonym
+
+
+@pytest.mark.parametrize(
+    "text", ["msmq://secret:secret@srv/q", "msmq://h/q?secret=1", "secret://h/q", "http://h/#secret"]
+)
+def test_other_parts_of_addresses_are_replaced_whatever_the_kinds(text):
+    assert "secret" not in Pseudonymizer([], KEY).application_address(text)
+    assert Pseudonymizer([], KEY).application_address("sales@srv1") == "sales@srv1"
+
+
+@pytest.mark.parametrize("text", [GUID, GUID.upper(), f"urn:uuid:{GUID}", f"{GUID}\\77", f"{{{GUID}}}"])
+def test_ids_that_are_guids_stay_and_others_are_hashed(text):
+    assert ALL.application_id(text) == text
+    assert ALL.application_id(f"order {text}") == ALL.known_text(f"order {text}", str.isspace) != f"order {text}"
+
+
+@given(st.text(max_size=40))
+def test_any_address_has_a_pseudonym(text):
+    assert ALL.application_address(text) == ALL.application_address(text)
