@@ -13,5 +13,5 @@ FAILED_ENDPOINT_SQL: Final = "coalesce(processing_endpoint, failed_queue)"
 _FIRST_TYPE: Final = "try_element_at(sent_types, 1)"
 MESSAGE_TYPE_SQL: Final = f"""CASE WHEN {_FIRST_TYPE} LIKE '%[%' THEN {_FIRST_TYPE}
   WHEN {_FIRST_TYPE} IS NOT NULL THEN split_part({_FIRST_TYPE}, ',', 1)
-  WHEN body_format <> 'json' THEN body_root END"""
-"""The first type of a message without its assembly (a generic type with it), else the root of its body; else null."""
+  WHEN body_format IN ('xml', 'soap', 'nrbf', 'nbfs', 'nbfse', 'mtom') THEN body_root END"""
+"""The first type of a message, without its assembly unless it is generic; else the root of a body that has one."""

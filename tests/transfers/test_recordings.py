@@ -252,6 +252,11 @@ def test_the_headers_of_a_conversation_are_what_its_applications_wrote(lake):
     ]  # fmt: skip
     assert {row["conversation_id"] for row in rows} == {application_id("conversation")}
     assert {row["body_root"] for row in rows} == {*ids.values()}
+    columns = ("message_id", "application_message_id", "conversation_id", "sent_types")
+    transfers = lake.select(MESSAGE_TRANSFERS, "conversation_id IS NOT NULL").to_pylist()
+    assert sorted(tuple(row[name] for name in columns) for row in transfers) == sorted(
+        tuple(row[name] for name in columns) for row in rows
+    )
     failure = ("failed_queue", "processing_endpoint", "exception_type", "delayed_retries", "exception_message")
     assert [tuple(row[name] for name in failure) for row in rows] == [
         *[(None,) * 5] * 4, ("billing@bank", "Billing", "System.TimeoutException", 3, None)

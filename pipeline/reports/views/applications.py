@@ -21,7 +21,8 @@ _ONLY_WHAT_IS_SEEN: Final = (
     "(`store.application_headers: none`)."
 )
 _TYPE: Final = (
-    "`message_type` is the first of `sent_types`, without its assembly, else the root of the body (`body_root`). "
+    "`message_type` is the first of `sent_types`, without its assembly, else `body_root` of XML, SOAP and .NET's "
+    "binary bodies. "
 )
 _SEEN: Final = (
     "max(packet_key IS NULL) AS was_read, max(packet_key IS NOT NULL) AS was_captured, min(seen_at) AS first_seen_at, "

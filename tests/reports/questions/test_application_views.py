@@ -148,6 +148,7 @@ def test_who_sends_which_type_to_whom_how_often_and_how_large():
              sent_types=["System.Collections.Generic.List`1[[Sales.Order, Sales]], mscorlib"]),
         sent("failed", 30, **FAILED), sent("ack", 31, message_kind="administration_ack"),
         sent("untyped", 32, sent_types=None), sent("json", 33, sent_types=None, body_format="json", body_root="id,sum"),
+        sent("text", 34, sent_types=None, body_format="VT_BSTR", body_root="id,sum"),
     ))  # fmt: skip
     columns = ("sender", "message_type", "destination_queue", "intent", "messages", "every_s", "body_bytes",
                "mean_body_bytes", "largest_body_bytes", "first_seen_at", "last_seen_at", "sources")  # fmt: skip
