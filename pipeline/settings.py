@@ -361,6 +361,9 @@ class AlertThresholds:
     rejected_containers: int = setting_field(
         1, "messages of COM+ queued components from one sender that servers must reject that raise an alert", minimum=1
     )
+    failed_messages: int = setting_field(
+        1, "messages that one endpoint could not process, with one exception, that raise an alert", minimum=1
+    )
     growth_window: timedelta = setting_field(
         timedelta(days=1),
         "time window for the growth of dead-letter queues and journals; an alert about clocks ends after this time "

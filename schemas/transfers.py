@@ -5,7 +5,20 @@ from __future__ import annotations
 import pyarrow as pa
 
 from schemas.attempts import EVIDENCE
-from schemas.table import BIGINT, BOOLEAN, DOUBLE, INT, STRING, TIMESTAMP, UINT64, Column, Table, list_of, run_columns
+from schemas.table import (
+    BIGINT,
+    BOOLEAN,
+    DOUBLE,
+    INT,
+    STRING,
+    STRINGS,
+    TIMESTAMP,
+    UINT64,
+    Column,
+    Table,
+    list_of,
+    run_columns,
+)
 
 NUMBER_GAP = pa.struct(
     [("first", BIGINT), ("last", BIGINT), ("bridged", BOOLEAN)]
@@ -142,6 +155,9 @@ MESSAGE_TRANSFERS = Table(
             "true in one row of its message, queue and hop_key: in that whose own acknowledgement came first; what "
             "counts messages by hop looks at it",
         ),
+        Column("application_message_id", STRING, "the application's own id of the message, as in silver.messages"),
+        Column("conversation_id", STRING, "what all messages of a conversation have in common, likewise"),
+        Column("sent_types", STRINGS, "types of the message, as its framework writes them, likewise"),
         *EVIDENCE,
         *run_columns("gold", "first_sent_at"),
     ),

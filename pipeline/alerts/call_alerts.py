@@ -1,4 +1,4 @@
-"""Alerts from calls, messages, findings and coverage (questions 14, 19, 21, 22, 23, 25). No Spark.
+"""Alerts from calls, messages, findings and coverage (questions 14, 19, 21, 22, 23, 25, 26). No Spark.
 
 Rows are dictionaries with times in microseconds. Frequent events come as counts per minute.
 """
@@ -40,6 +40,8 @@ REJECTED_COUNT_COLUMNS: Final = (
     "comqc_rejected", "source_queue_manager", "queue", "inferred_queue", *_COUNT_COLUMNS,
 )  # fmt: skip
 """The columns of rejected COM+ messages counted per minute; the first four are the key."""
+FAILED_COUNT_COLUMNS: Final = ("failure", *REJECTED_COUNT_COLUMNS[1:])
+"""The columns of messages that an endpoint could not process, counted per minute; ``failure``: endpoint, exception."""
 
 FAILURE_COUNT_COLUMNS: Final = ("server_address", "interface_name", "opnum", "result", "is_fault", *_COUNT_COLUMNS)
 """The columns of failed calls counted per minute; the first five are the key."""
@@ -88,6 +90,23 @@ def rejected_container_alerts(
     ):
         alert.episode.severity = ERROR
         yield alert
+
+
+def failed_message_alerts(
+    rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int, canonical_queues: Mapping[str, str]
+) -> Iterator[Alert]:
+    """Yield alerts of messages that an endpoint could not process. Rows are counts per minute.
+
+    The rows have ``FAILED_COUNT_COLUMNS``; ``canonical_queues`` are the canonical names of queues, by the names that
+    messages have in silver. No alert has a ``cause``: that column holds codes, and the class may be private.
+    """
+    groups = _group_messages(rows, "failure", canonical_queues)
+    for alert in _message_alerts(
+        "application_failing", groups, "not processed ({})", limits, now, limits.failed_messages
+    ):
+        if alert.episode.last_seen_at - alert.episode.since >= timedelta_to_us(limits.error_after):
+            alert.episode.severity = ERROR
+        yield alert._replace(cause=None)
 
 
 def _group_messages(

@@ -228,6 +228,15 @@ CONDITIONS: Final = {
         "in one hour at least half of a queue manager's snapshots were not answered",
         "See bronze.snapshots_raw.error; until it answers the state of its queues is not known.",
     ),
+    "application_failing": Condition(
+        26,
+        "an endpoint moved at least alerts.failed_messages messages that it could not process, with one exception, to "
+        "one queue, no further apart than alerts.failure_window: their headers name the queue in which processing "
+        "failed, or an exception, whatever the queue is called; error where they go on for alerts.error_after. "
+        "Immediate retries and local reads make no traffic: nothing is known of them",
+        "The exception says why; the view failed_messages lists types, and which are still there. Nothing tries "
+        "these messages again by itself: when the reason is gone, return them to the queue in which they failed.",
+    ),
 }
 """All alert conditions, by their names in gold.alerts."""
 

@@ -20,6 +20,7 @@ from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, QueryInput
 from pipeline.queues.ended_receives import with_known_ends
 from pipeline.queues.history import is_dead_letter
 from pipeline.queues.messages_read import next_receipts, waiting_intervals
+from pipeline.silver.application_sql import FAILED_ENDPOINT_SQL, IS_FAILED_SQL
 from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hops.hop_sql import first_addresses, hop_rows_sql
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
@@ -196,6 +197,13 @@ def _rejected_containers_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     """Return a query that counts COM+ messages that servers must reject per minute, when first seen."""
     rejected = BoundQuery("{rows}", {"rows": FilteredTable(MESSAGES, "comqc_rejected IS NOT NULL")})
     return _count_messages(call_alerts.REJECTED_COUNT_COLUMNS, rejected, window)
+
+
+def _failed_messages_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
+    """Return a query that counts messages that an endpoint could not process per minute, when first seen."""
+    failure = f"concat_ws(': ', {FAILED_ENDPOINT_SQL}, coalesce(exception_type, 'no exception named')) AS failure"
+    failed = BoundQuery(f"(SELECT *, {failure} FROM {{rows}})", {"rows": FilteredTable(MESSAGES, IS_FAILED_SQL)})
+    return _count_messages(call_alerts.FAILED_COUNT_COLUMNS, failed, window)
 
 
 def _count_messages(
@@ -576,6 +584,14 @@ ALERT_SOURCES: Final = {
             rows, limits, now, context.canonical_queues
         ),
         ("containers_rejected",),
+    ),
+    "failed_messages": AlertSource(
+        _failed_messages_query,
+        ("failure", "source_queue_manager"),
+        lambda rows, limits, now, context: call_alerts.failed_message_alerts(
+            rows, limits, now, context.canonical_queues
+        ),
+        ("application_failing",),
     ),
     "failing_calls": AlertSource(
         _failing_calls_query,

@@ -58,7 +58,7 @@ _FOLLOWED: Final = (
     SENDINGS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES, ACK_SEQUENCES,
 )  # fmt: skip
 _ALERTS: Final = DerivedTable(
-    ALERTS, (*_FOLLOWED, CAPTURE_FILES, QUEUE_ALIASES, HOSTS), code_version="9", needs=(CAPTURE_FILES, SNAPSHOTS_RAW)
+    ALERTS, (*_FOLLOWED, CAPTURE_FILES, QUEUE_ALIASES, HOSTS), code_version="10", needs=(CAPTURE_FILES, SNAPSHOTS_RAW)
 )
 _SCHEMA: Final = ALERTS.schema()
 # The earliest date of what changed, and whether any changed row has none.
@@ -171,7 +171,11 @@ class _AlertsUpdate:
         """Return how long before a change an alert that it affects can have begun or ended, microseconds."""
         limits = self.limits
         counts = 1 + max(
-            limits.negative_acknowledgements, limits.rejected_containers, limits.failed_calls, limits.refused_sessions
+            limits.negative_acknowledgements,
+            limits.rejected_containers,
+            limits.failed_messages,
+            limits.failed_calls,
+            limits.refused_sessions,
         )
         spans = (
             limits.disconnected_after, limits.machine_disconnected_after, limits.on_hold_after, limits.stuck_after,

@@ -172,6 +172,7 @@ _ADDRESSES: Final = _redact_nested(KIND_ADDRESSES, each=Pseudonymizer.address)
 _ENDPOINT: Final = _redact_texts(Pseudonymizer.application_address, KIND_QUEUES, KIND_HOSTS)
 _APPLICATION_ID: Final = _redact_texts(Pseudonymizer.application_id, KIND_LABELS)  # the application chooses them
 _LABEL: Final = _redact_texts(Pseudonymizer.label, KIND_LABELS)
+_MESSAGE_TYPES: Final = _redact_nested(KIND_LABELS, each=Pseudonymizer.label)
 _MACHINE: Final = _redact_texts(Pseudonymizer.host_name, KIND_HOSTS)
 _NAME: Final = _redact_texts(Pseudonymizer.queue_name, KIND_QUEUES)
 _NAMES: Final = _redact_nested(KIND_QUEUES, each=Pseudonymizer.queue_name)
@@ -272,7 +273,7 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         **dict.fromkeys(("destination_list", "admin_list", "response_list"), _NAMES),
         **dict.fromkeys(("subqueue", "target_subqueue"), _QUEUE),
         **dict.fromkeys(("label", "body_root", "exception_type"), _LABEL),
-        "sent_types": _redact_nested(KIND_LABELS, each=Pseudonymizer.label),
+        "sent_types": _MESSAGE_TYPES,
         **dict.fromkeys(("framework", "framework_evidence", "body_format", "application_errors"), _KEPT),
         "intent": _redact_texts(_keep_known(_INTENTS.__contains__)),
         **dict.fromkeys(("application_message_id", "conversation_id", "related_to"), _APPLICATION_ID),
@@ -374,6 +375,8 @@ _MADE_COLUMNS: Final[Mapping[str, ColumnRedactor]] = {
     **dict.fromkeys(("address", "receiver_address", "sender_address"), _ADDRESS),
     "principal": _SENDER,
     "readers": _ADDRESSES,
+    **dict.fromkeys(("application_message_id", "conversation_id"), _APPLICATION_ID),
+    "sent_types": _MESSAGE_TYPES,
     "reports": _redact_nested(KIND_ADDRESSES, next_hop=Pseudonymizer.address),
     # Sentences, values of any column, and settings.
     "announced": _redact_nested(*PSEUDONYM_KINDS, provenance=Pseudonymizer.any_text),

@@ -21,7 +21,7 @@ _KEYS: Final = {
 _OPTIONS: Final = {
     **dict.fromkeys(("sessions_refused", "window_full"), ("session",)),
     **dict.fromkeys(("order_acks_stalled", "sequence_refused", "resend_storm", "transfers_slow"), ("packet",)),
-    **dict.fromkeys(("negative_acknowledgements", "containers_rejected"), ("packet", "call")),
+    **dict.fromkeys(("negative_acknowledgements", "containers_rejected", "application_failing"), ("packet", "call")),
 }
 """What the evidence of a condition may be; of others a call, or a snapshot, which is one where it was captured."""
 

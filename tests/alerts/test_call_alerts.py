@@ -9,10 +9,12 @@ from findings.test_operation import FIRST, clocks, host
 from memory_lake import MemoryLake
 from pipeline.alerts.call_alerts import (
     ATTEMPT_COLUMNS,
+    FAILED_COUNT_COLUMNS,
     FAILURE_COUNT_COLUMNS,
     NACK_COUNT_COLUMNS,
     REJECTED_COUNT_COLUMNS,
     capture_loss_alerts,
+    failed_message_alerts,
     failing_call_alerts,
     finding_alerts,
     missing_snapshot_alerts,
@@ -117,6 +119,29 @@ def test_rejected_containers_are_lost_calls():
     ]  # fmt: skip
     assert found[0]["message"] == f"4 messages with lost calls ({rule}) in {ORDERS}"
     assert alert_rows(rejected_container_alerts(rows, replace(LIMITS, rejected_containers=5), 220 * MINUTE, {})) == []
+
+
+def test_messages_that_an_endpoint_cannot_process():
+    timeout, other = "Billing: System.TimeoutException", "10.0.0.1\\private$\\orders"
+    rows = [
+        counted(FAILED_COUNT_COLUMNS, 0, 2, timeout, "b2", other, None),
+        counted(FAILED_COUNT_COLUMNS, 59, 1, timeout, "b2", ORDERS, None),
+        counted(FAILED_COUNT_COLUMNS, 200, 1, timeout, "b2", ORDERS, None),
+        counted(FAILED_COUNT_COLUMNS, 59, 1, "Billing: System.FormatException", "b2", None, ORDERS),
+    ]
+    same = {other: ORDERS, ORDERS: ORDERS}
+    found = sorted(alert_rows(failed_message_alerts(rows, LIMITS, 230 * MINUTE, same)), key=lambda row: row["since"])
+    assert [(row["since"] / MINUTE, row["until"] and row["until"] / MINUTE, row["queue"]) for row in found] == [
+        (0, 119.5, ORDERS), (59, 119.5, None), (200, None, ORDERS),
+    ]  # fmt: skip
+    assert found[0]["message"] == f"3 messages not processed ({timeout}) in {ORDERS}"
+    assert found[0]["subject"] == f"{timeout} from queue manager b2 in {ORDERS}"
+    assert {(row["severity"], row["from_machine"], row["cause"]) for row in found} == {("warning", "b2", None)}
+    long = replace(LIMITS, error_after=timedelta(minutes=59))
+    severities = {row["since"]: row["severity"] for row in alert_rows(failed_message_alerts(rows, long, HOUR, same))}
+    assert severities == {0: "error", 59 * MINUTE: "warning"}
+    few = replace(LIMITS, failed_messages=4)
+    assert alert_rows(failed_message_alerts(rows, few, 230 * MINUTE, same)) == []
 
 
 def attempt(returned, ended=None, outcome="in_flight", client="10.0.0.9", **more):

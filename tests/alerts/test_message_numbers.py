@@ -153,6 +153,8 @@ QUERIES = {
     "containers_rejected": """
         SELECT count(DISTINCT message_key), max(comqc_rejected) FROM silver.messages
         WHERE comqc_rejected IS NOT NULL""",
+    "application_failing": """
+        SELECT count(DISTINCT message_key) FROM silver.messages WHERE exception_type IS NOT NULL""",
     "capture_lost": f"""
         SELECT {TIME.format("hour")}, lost, lost + seen, CAST(100 * lost / (lost + seen) AS decimal(9, 1))
         FROM (

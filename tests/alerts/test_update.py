@@ -36,6 +36,7 @@ pytestmark = pytest.mark.spark
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DOWN = "far\\private$\\down"
+ERROR_QUEUE = "srv1\\private$\\error"
 SERVER = {"server_address": "10.0.0.1"}
 
 
@@ -147,6 +148,13 @@ def scenario():
     sightings = [{"sighting_key": str(at), "seen_at": at, **negative} for at in (210, 211)]
     recorded = {"is_comqc": True, "comqc_rejected": "[MC-COMQC] 2.2: no method call", "message_key": "r"}
     sightings += [{"sighting_key": str(at), "seen_at": at, **recorded} for at in (225, 226)]
+    failed = {"message_key": "e", "source_queue_manager": "b2", "processing_endpoint": "Billing",
+              "exception_type": "System.TimeoutException"}  # fmt: skip
+    sightings += [
+        {"sighting_key": "e1", "seen_at": 228, "packet_key": "e1", "destination_queue": ERROR_QUEUE, **failed},
+        {"sighting_key": "e2", "seen_at": 229, "call_key": "e2", "queue": ERROR_QUEUE, **failed},
+        {"sighting_key": "t", "seen_at": 229, "message_key": "t", "delayed_retries": 1, "queue": ERROR_QUEUE},
+    ]
     snapshots = [{"snapshot_id": f"x{n}", "queue_manager": "srv9", "asked_at": 200 + n, "error": "timeout" * n or None}
                  for n in range(3)]  # fmt: skip
     on_the_wire, sent = traffic()
@@ -189,6 +197,7 @@ class Below(InMemoryLake):
 
 
 EXPECTED = [
+    ("application_failing", 228.0, None),
     ("calls_failing", 185.0, None), ("calls_failing", 190.0, None), ("calls_failing", 221.0, None),
     ("capture_lost", 180.0, None),
     ("clocks_differ", 5.0, None), ("clocks_differ", 214.0, None),
@@ -226,6 +235,10 @@ def test_alerts_of_every_source_and_what_is_printed_of_them(spark, monkeypatch, 
     assert by_condition["transfers_slow"]["message"] == "1 message acknowledged 60 s or more after the first sending"
     assert by_condition["containers_rejected"]["message"].startswith("1 message with lost calls ([MC-COMQC] 2.2: no")
     assert by_condition["receives_not_ended"]["missing"] == ["queue_unknown"]
+    failing = by_condition["application_failing"]
+    assert failing["message"] == f"1 message not processed (Billing: System.TimeoutException) in {ERROR_QUEUE}"
+    assert (failing["queue"], failing["from_machine"], failing["evidence"]) == (ERROR_QUEUE, "b2", ["e1"])
+    assert (failing["severity"], failing["cause"]) == ("warning", None)
 
     monkeypatch.setattr(job, "open_lake_with_data", lambda _: lake)
     monkeypatch.setattr(by_clock, "current_alerts", lambda *_: found)

@@ -194,6 +194,7 @@ CONTRACT = {
         receive_class_name string, session_ack_ms double, store_ms double, order_ack_ms double, final_ack_ms double,
         arrival_ack_ms double, receive_ack_ms double, dead_letter_class int,
         reports array<struct<at:timestamp,queue_manager:string,hop_count:int,next_hop:string>>, outcome string,
+        application_message_id string, conversation_id string, sent_types array<string>,
         evidence array<string>, confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
     "gold.transfer_sequences": f"""
         sequence_key string, source_queue_manager string, destination_queue string,

@@ -246,6 +246,7 @@ def _row(silver, name, rows, wait, expire, other=None):
         "message_id", "message_kind", "class", "class_name", "source_queue_manager", "destination_queue_manager",
         "delivery", "transactional", "body_bytes", "acknowledgement_requested", "journaling", "hop_count",
         "transaction_number", "transaction_sequence_id", "sent_at", "final_acknowledgement_requested", "admin_queue",
+        "application_message_id", "conversation_id", "sent_types",
     )}  # fmt: skip
     row |= {
         "transfer_key": key(*name), "message_key": message_key, "destination_queue": queue, "sender_address": sender,

@@ -134,6 +134,8 @@ def random_silver(draw):
             destination_list=draw.choice([None, None, ["a"], ["a", "b"]]),
             time_to_reach_queue_s=draw.choice([None, 30, 20 * 3600, 86_400]), body_bytes=draw.choice([None, 7]),
             errors=draw.choice([[], [], [{"code": "x", "field": "y", "offset": 0}]]),
+            application_message_id=draw.choice([None, "4711"]), conversation_id=draw.choice([None, "of 4711"]),
+            sent_types=draw.choice([None, ["Order"], ["Order", "IOrder"]]),
         )  # fmt: skip
     if draw.random() < 0.3:
         silver.messages[-1]["message_key"] = None  # its header was not seen whole

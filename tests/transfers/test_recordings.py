@@ -10,6 +10,7 @@ import pytest
 import example_rows
 from engines import without_spark
 from jobs import run_all
+from peer.transfers.scripts import application_id
 from pipeline.lake.lake import Lake
 from schemas.bronze import QUARANTINE
 from schemas.findings import FINDINGS
@@ -160,6 +161,9 @@ def test_how_recorded_sequences_began_and_what_became_of_them(lake):
         "10.77.107.1": [first, first],
         "10.77.108.1": [first, ("emptied", "acknowledged", 15), ("first", "refused", 3)],
         "10.77.110.1": [first],
+        "10.77.111.1": [first],
+        "10.77.111.2": [first, emptied],
+        "10.77.111.3": [first, first],
     }
 
 
@@ -225,6 +229,39 @@ def test_messages_of_a_session_that_began_before_the_capture(lake):
         line = told[message_of(row, row["destination_queue"])]
         assert row["outcome"] in {line["outcome"], "unknown", "transferred"}
         assert "capture_begins" in row["missing"]
+
+
+def test_the_headers_of_a_conversation_are_what_its_applications_wrote(lake):
+    """Five messages over three queues, each caused by the one before; the last is the fourth, in ``error``."""
+    rows = lake.select(MESSAGES, "framework = 'NServiceBus'").to_pylist()
+    rows.sort(key=lambda row: row["seen_at"])
+    ids = {
+        application_id(f"{each}"): each.partition(".")[2]
+        for each in ("Sales.PlaceOrder", "Sales.OrderPlaced", "Billing.OrderBilled", "Billing.SendInvoice")
+    }
+    assert [
+        (ids[row["application_message_id"]], ids.get(row["related_to"]), row["originating_endpoint"], row["intent"],
+         row["destination_queue"])
+        for row in rows
+    ] == [
+        ("PlaceOrder", None, "Website", "Send", r"hq\private$\sales"),
+        ("OrderPlaced", "PlaceOrder", "Sales", "Publish", r"bank\private$\billing"),
+        ("OrderBilled", "OrderPlaced", "Billing", "Publish", r"hq\private$\sales"),
+        ("SendInvoice", "OrderBilled", "Sales", "Send", r"bank\private$\billing"),
+        ("SendInvoice", "OrderBilled", "Sales", "Send", r"shop\private$\error"),
+    ]  # fmt: skip
+    assert {row["conversation_id"] for row in rows} == {application_id("conversation")}
+    assert {row["body_root"] for row in rows} == {*ids.values()}
+    columns = ("message_id", "application_message_id", "conversation_id", "sent_types")
+    transfers = lake.select(MESSAGE_TRANSFERS, "conversation_id IS NOT NULL").to_pylist()
+    assert sorted(tuple(row[name] for name in columns) for row in transfers) == sorted(
+        tuple(row[name] for name in columns) for row in rows
+    )
+    failure = ("failed_queue", "processing_endpoint", "exception_type", "delayed_retries", "exception_message")
+    assert [tuple(row[name] for name in failure) for row in rows] == [
+        *[(None,) * 5] * 4, ("billing@bank", "Billing", "System.TimeoutException", 3, None)
+    ]  # fmt: skip
+    assert [(row["application_errors"], row["errors"]) for row in rows] == [(None, [])] * 5
 
 
 def test_nothing_is_found_but_what_the_scripts_mean(lake):

@@ -58,11 +58,12 @@ def order_acks_that_fall(name):
 
 
 def numbers_sent_again_soon(name):
-    """T29: on the same connection, less than 25 s after the last time."""
+    """T29: by the same side of a connection, less than 25 s after the last time."""
     last, found = {}, []
     for packet in of(account_lines(name), "packet"):
         if packet["kind"] == "user_message" and "transaction_number" in packet:
-            key = packet["session"], packet["transaction_sequence_id"], packet["transaction_number"]
+            side = packet["session"], packet["sent_by"]
+            key = *side, packet["transaction_sequence_id"], packet["transaction_number"]
             if packet["sent_at"] - last.get(key, -SOON_NS) < SOON_NS:
                 found.append(packet["packet"])
             last[key] = packet["sent_at"]

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "90599a849c4cf9f9"
-SESSION_RULES: Final = "e2c2e61b84f393ae"
+CALL_RULES: Final = "aeea35552a972b74"
+SESSION_RULES: Final = "d6f4315f3552e98a"
 CLONE_RULES: Final = "91054ec33ba983d7"
 SEQUENCE_RULES: Final = "26fbe30a2bbc660c"

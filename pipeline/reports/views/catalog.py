@@ -1,4 +1,4 @@
-"""The 25 questions, and the views that answer them: queries of a lake, or views of a session or a catalog.
+"""The 27 questions, and the views that answer them: queries of a lake, or views of a session or a catalog.
 
 The SQL of a view names tables as ``layer.name``, and is valid for Spark and for DuckDB. In a session, tables are
 temporary views too (``gold_queue_history``), so that tables that do not exist yet are empty. In a catalog, the views
@@ -19,6 +19,7 @@ from pipeline.bronze.event_time import NEWEST_EVENT_TIME_QUERY
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput, sql_list
 from pipeline.reports.views.acknowledgements import ACKNOWLEDGEMENT_VIEWS
+from pipeline.reports.views.applications import APPLICATION_VIEWS
 from pipeline.reports.views.calls import CALL_VIEWS, COVERAGE_COUNTS_SQL
 from pipeline.reports.views.evidence import EVIDENCE_SCOPE, EvidenceKind, SeenEvidence, Sight
 from pipeline.reports.views.machines import MACHINE_VIEWS
@@ -37,7 +38,7 @@ from schemas.table import Table, literal, quoted
 
 
 class Question(NamedTuple):
-    """One of the 25 questions, with the evidence that can answer it.
+    """One of the 27 questions, with the evidence that can answer it.
 
     ``evidence`` names R (RPC captures), S (snapshots of queue managers) and T (captures of TCP 1801).
     """
@@ -86,6 +87,8 @@ QUESTIONS: Final = {
         "errors?",
         "all",
     ),
+    26: Question("Which messages could applications not process, why, and are they still there?", "part R, T, part S"),
+    27: Question("Who sends which type of message to whom, how often, how large?", "part R, T"),
 }
 """The questions of Message Queuing administrators, by number."""
 
@@ -93,6 +96,7 @@ VIEWS_BY_NAME: Final = {
     view.name: view
     for view in (
         *QUEUE_VIEWS, *MACHINE_VIEWS, *TRANSFER_VIEWS, *MESSAGE_VIEWS, *ACKNOWLEDGEMENT_VIEWS, *CALL_VIEWS,
+        *APPLICATION_VIEWS,
     )
 }  # fmt: skip
 """All views by name."""

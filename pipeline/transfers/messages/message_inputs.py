@@ -24,11 +24,13 @@ from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from udfs.columns.codes import row_codes
 
+APPLICATION_IDS: Final = ("application_message_id", "conversation_id", "sent_types")
+"""What the application's headers say of a message, by which people look for it."""
 MESSAGE_INPUTS: Final = (
     "message_key", "message_id", "message_ordinal", "message_kind", "class", "class_name", "source_queue_manager",
     "destination_queue", "destination_queue_manager", "delivery", "transactional", "body_bytes",
     "acknowledgement_requested", "journaling", "hop_count", "transaction_number", "time_to_reach_queue_s",
-    "final_acknowledgement_requested", "admin_queue",
+    "final_acknowledgement_requested", "admin_queue", *APPLICATION_IDS,
 )  # fmt: skip
 _SENDING_COLUMNS: Final = (
     "packet_key", "connection_id", "capture_id", "server_address", "sender_address", "receiver_address",

@@ -27,7 +27,7 @@ from pipeline.transfers.messages.acknowledgement_matches import (
     reports_of_rows,
 )
 from pipeline.transfers.messages.evidence_lists import EvidenceLists
-from pipeline.transfers.messages.message_inputs import TransferInputs
+from pipeline.transfers.messages.message_inputs import APPLICATION_IDS, TransferInputs
 from pipeline.transfers.messages.sender_clocks import clocks_differ
 from schemas.table import EVENT_DATE, RUN_ID, TIMESTAMP, UINT64
 from schemas.transfers import MESSAGE_TRANSFERS, REPORT_SIGHTING
@@ -67,7 +67,7 @@ _MAX_CLOCK_SKEW_US = DEFAULT_TIME_LIMITS.max_clock_skew_us  # of captures that s
 _OF_MESSAGE: Final = (
     "message_kind", "class", "class_name", "source_queue_manager", "destination_queue_manager", "delivery",
     "transactional", "body_bytes", "acknowledgement_requested", "journaling", "hop_count", "transaction_number",
-    "sequence_id", "message_ordinal", "message_sent_at", "time_to_reach_queue_s",
+    "sequence_id", "message_ordinal", "message_sent_at", "time_to_reach_queue_s", *APPLICATION_IDS,
 )  # fmt: skip
 
 

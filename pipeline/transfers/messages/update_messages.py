@@ -51,7 +51,7 @@ from udfs.times import timedelta_to_us
 MAX_SENDINGS_TOGETHER: Final = 500_000  # whose rows are computed together
 _SENDINGS_OF_MESSAGE: Final = 2  # about: what is affected is counted in messages
 _MESSAGE_TRANSFERS: Final = DerivedTable(
-    MESSAGE_TRANSFERS, (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES), code_version="7", needs=(SENDINGS,)
+    MESSAGE_TRANSFERS, (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES), code_version="8", needs=(SENDINGS,)
 )
 _BUCKETS: Final = 1 << 16  # of message_ids, by the first four digits of a hash
 _WAITS: Final = "outcome IN ('in_flight', 'unacknowledged')"

@@ -58,6 +58,7 @@ def recorded(project, tmp_path_factory):
     captures = [
         sample / "04-qmmgmt.pcapng", sample / "07-faults-cancels-groups.pcap", sample / "11-queued-components.pcap",
         transfers / "03-transactions.pcapng", transfers / "05-resends.pcap", transfers / "06-two-hops.pcapng",
+        transfers / "11-conversation.pcap",
     ]  # fmt: skip
     arguments = ["--captures", *captures, "--snapshots", project / "data" / "estate" / "snapshots"]
     assert run_all.main(["--lake", str(root), "--set", "run.engine=local", *map(str, arguments)]) == 0

@@ -66,6 +66,7 @@ RECORDINGS = (
     Recording(scripts.stall, "pcap.gz"),
     Recording(scripts.large_messages, "pcap.gz", nanoseconds=True),
     Recording(scripts.mid_stream),
+    Recording(scripts.conversation),
 )
 
 
