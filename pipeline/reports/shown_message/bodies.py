@@ -100,7 +100,7 @@ def _body_with(sha256: str, shown: _Shown, batches: list[pa.RecordBatch]) -> byt
 
 
 def _bodies_of_calls(calls: pa.RecordBatch) -> pa.RecordBatch:
-    return decode_calls(calls, keep_bodies=True, wanted=_BODIES)[str(MESSAGES)]
+    return decode_calls(calls, DecodeSettings(bodies=True), _BODIES)[str(MESSAGES)]
 
 
 def _bodies_of_packets(packets: pa.RecordBatch) -> pa.RecordBatch:
