@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from pipeline.lake.lake import Lake
 from pipeline.reports.packet_export import plan_export, write_packets
-from pipeline.silver.decode import CALL_INPUT_COLUMNS, OPTIONAL_INPUT_COLUMNS, decode_calls
+from pipeline.silver.decode import CALL_INPUT_COLUMNS, OPTIONAL_INPUT_COLUMNS, DecodeSettings, decode_calls
 from schemas.bronze import RPC_CALLS
 from schemas.messages import MESSAGES
 from schemas.sessions import SESSION_PACKETS
