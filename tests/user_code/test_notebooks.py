@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import framework_messages
+from application import recorded
+from application.test_tables import ingest
 from schemas.catalog import ALL_TABLES
 from user_code.runner import cells, run
 
@@ -185,6 +188,18 @@ class TestOnTheDemosLake:
         assert [row["expectation"] for row in results if not row["success"]] == ["machines_fresh"]  # they are recorded
         assert all(row["description"] and row["limits"] for row in results)
         assert len(output.figures) == 2
+
+
+@pytest.mark.spark
+def test_the_conversation_of_a_message(spark, tmp_path, capsys):
+    (tmp_path / "frameworks.pcap").write_bytes(recorded.capture())
+    ingest(tmp_path / "frameworks.pcap", tmp_path / "lake")
+    capsys.readouterr()
+    run(MESSAGE, spark, lake=str(tmp_path / "lake"), message=framework_messages.NSB_HEADERS["NServiceBus.MessageId"])
+    said = capsys.readouterr().out
+    conversation = framework_messages.NSB_HEADERS["NServiceBus.ConversationId"]
+    assert f"\nconversation {conversation}: 2 messages, 1 failed\n" in said
+    assert "failed in billing@SRV2: System.TimeoutException" in said
 
 
 @pytest.mark.spark

@@ -3,6 +3,6 @@
 from typing import Final
 
 CALL_RULES: Final = "f9f3297a604ce6fc"
-SESSION_RULES: Final = "60a919eec454b523"
+SESSION_RULES: Final = "28c6dacf3a17fdb8"
 CLONE_RULES: Final = "91054ec33ba983d7"
 SEQUENCE_RULES: Final = "26fbe30a2bbc660c"
