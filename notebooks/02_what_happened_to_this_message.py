@@ -2,7 +2,8 @@
 # MAGIC %md
 # MAGIC # What happened to this message?
 # MAGIC
-# MAGIC Enter a part of its **label**, its identifier (`guid\number`), or its lookup id. Without input, the notebook takes the
+# MAGIC Enter a part of its **label**, its identifier (`guid\number`), its lookup id, or the application's own id of the
+# MAGIC message or of its conversation. Without input, the notebook takes the
 # MAGIC message that was handed out most often, because such a message usually has a problem.
 # MAGIC
 # MAGIC A message has three names: `message_key` (from sender, number and time: the same wherever the message is seen), the
@@ -13,7 +14,7 @@
 dbutils.widgets.text("catalog", "main", "Catalog of the tables")
 dbutils.widgets.text("prefix", "msmq_", "Text before the layers' names in the catalog")
 dbutils.widgets.text("lake", "", "Folder of the lake (instead of the catalog)")
-dbutils.widgets.text("message", "", "Label, identifier or lookup id")
+dbutils.widgets.text("message", "", "Label, identifier, lookup id, application's id or conversation")
 
 # COMMAND ----------
 
@@ -21,6 +22,8 @@ import plotly.express as px
 from pyspark.sql import functions as F
 
 from pipeline.reports.notebook_tables import NotebookTables
+from pipeline.reports.trace.conversation import trace_conversation
+from pipeline.reports.trace.conversation_formatting import format_conversation
 
 table = NotebookTables(
     spark,
@@ -47,6 +50,8 @@ if search_text:
         F.col("label").contains(search_text)
         | (F.col("message_id") == search_text)
         | (F.col("lookup_id").cast("string") == search_text)
+        | (F.col("application_message_id") == search_text)
+        | (F.col("conversation_id") == search_text)
     )
     first = messages.where(matches & F.col("message_key").isNotNull()).orderBy("seen_at", "sighting_key").first()
     key = first["message_key"] if first else None
@@ -64,6 +69,23 @@ display(
         "source_queue_manager", "destination_queue", "abort_count", "move_count",
     ).orderBy("seen_at")
 )  # fmt: skip
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## Conversation
+# MAGIC
+# MAGIC All messages of its conversation, each indented below the one that caused it, as the application's headers say; the
+# MAGIC earliest 40. A copy in an error queue has the type of the exception.
+
+# COMMAND ----------
+
+said = sightings.where("application_message_id IS NOT NULL").select("application_message_id").first()
+if said:
+    found = trace_conversation(table.lake, application_id=said["application_message_id"], most=40)
+    print("\n".join(format_conversation(found)))
+else:
+    print("Its headers have no id of an application.")
 
 # COMMAND ----------
 

@@ -301,10 +301,12 @@ FROM {capture_files}""",
 )  # fmt: skip
 
 MESSAGE_LABELS_SQL: Final = """SELECT message_key, label, message_id, class_name, sent_at, source_queue_manager,
-       body_bytes
+       body_bytes, framework, application_message_id, conversation_id, related_to,
+       array_join(sent_types, ', ') AS sent_types, originating_endpoint,
+       processing_endpoint, failed_queue, exception_type, immediate_retries, delayed_retries
 FROM (SELECT *, row_number() OVER (PARTITION BY message_key ORDER BY seen_at, sighting_key) AS place
       FROM {rows} WHERE message_key IN {keys}) WHERE place = 1"""
-"""Labels and identifiers of messages by ``message_key``."""
+"""Labels and identifiers of messages by ``message_key``, and what their application's headers say."""
 
 CAPTURE_PATHS_SQL: Final = "SELECT capture_id, path FROM {rows} WHERE capture_id IN {keys}"
 """Paths of captures by ``capture_id``."""

@@ -77,7 +77,11 @@ def checked():
     wrong |= {"key_column": "attempt_key", "failed_keys": ["a1", "it's"], "limits": "attempt_key: no value twice"}
     history = [quality("keys_unique", 1), quality("keys_unique", 2, **wrong)]
     history.append(quality("keys_unique", 3, **{**wrong, "success": True, "unexpected": 0, "run_at": NOON}))
-    labels = data([{"message_key": "m1", "label": "order", "message_id": "6b29fc40-ca47-1067-b31d-00dd010662da\\7"}])
+    said = {"framework": "NServiceBus", "conversation_id": "7f1c-talk", "application_message_id": "3e-own",
+            "related_to": "2d-cause", "sent_types": "Sales.Order, Sales, <b>", "failed_queue": "billing@hq",
+            "exception_type": "System.TimeoutException", "delayed_retries": 0}  # fmt: skip
+    label = {"message_key": "m1", "label": "order", "message_id": "6b29fc40-ca47-1067-b31d-00dd010662da\\7"}
+    labels = data([label | said])
     late = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
     return site(
         hosts=data([host(1), host(2, address=None)]),
@@ -495,10 +499,28 @@ def test_a_filter_that_does_not_apply_is_said(at, pages):
     at.open(pages["checked"])
     for address, ignored in (
         ("#calls?queue=orders", "queue"), ("#findings?queue=orders", "queue"), ("#quality?machine=srv1", "machine"),
+<<<<<<< HEAD
         ("#coverage?queue=orders", "queue"), ("#queues?from=2024-05-01", "time"), ("#reads?method=x", "method"),
     ):  # fmt: skip
         at.go(address)
         assert f"Not filtered by {ignored}:" in text(at), address
+||||||| merged common ancestors
+        ("#coverage?queue=orders", "queue"), ("#queues?from=2024-05-01", "time"), ("#reads?method=x", "method"),
+    ],
+)  # fmt: skip
+def test_a_filter_that_does_not_apply_is_said(at, pages, address, ignored):
+    at.open(pages["checked"], address)
+    assert f"Not filtered by {ignored}:" in text(at)
+=======
+        ("#coverage?queue=orders", "queue"),
+        ("#findings?conversation=x", "conversation"),
+        ("#queues?from=2024-05-01", "time"), ("#reads?method=x", "method"),
+    ],
+)  # fmt: skip
+def test_a_filter_that_does_not_apply_is_said(at, pages, address, ignored):
+    at.open(pages["checked"], address)
+    assert f"Not filtered by {ignored}:" in text(at)
+>>>>>>> show
 
 
 def test_the_overview_says_which_of_its_numbers_are_not_filtered(at, pages):
@@ -694,6 +716,33 @@ def test_filters_choose_rows_and_stand_in_the_address(at, pages):
     at.run("document.querySelector('.facets .chip button').click()")
     at.wait("location.hash === '#reads'")
     assert len(at.run(rows)) == 2
+
+
+@pytest.mark.parametrize("part", ["F1C-TALK", "3e-ow"])
+def test_messages_are_filtered_by_conversation_or_the_applications_id(at, pages, part):
+    at.open(pages["checked"], "#reads")
+    rows = f"[...{RECEIVES}.querySelectorAll('tbody tr')].length"
+    assert at.run(rows) == 2
+    at.type("#f-conversation", part)
+    at.wait("location.hash.includes('conversation=')")
+    assert at.run(rows) == 1
+    assert at.run("document.querySelector('nav a[href^=\"#transfers\"]').getAttribute('href')").endswith(part)
+    at.go("#reads?conversation=other")
+    assert at.run(rows) == 0
+
+
+def test_the_story_of_a_message_has_what_its_application_says(at, pages):
+    at.open(pages["checked"], "#message?key=m1")
+    facts = dict(at.run("[...document.querySelectorAll('main dl.facts dt')].map((each) => "
+                        "[each.textContent, each.nextElementSibling.textContent])"))  # fmt: skip
+    assert facts == {
+        "Framework": "NServiceBus", "Types": "Sales.Order, Sales, <b>", "Application's id": "3e-own",
+        "Conversation": "7f1c-talk", "Caused by": "2d-cause", "Failed in": "billing@hq",
+        "Exception": "System.TimeoutException", "Delayed retries": "0",
+    }  # fmt: skip
+    assert "msmq trace_message --lake /lake --conversation 7f1c-talk" in text(at)
+    links = at.run("[...document.querySelectorAll('main dl.facts a')].map((each) => each.getAttribute('href'))")
+    assert links == ["#transfers?conversation=7f1c-talk", "#transfers?conversation=2d-cause"]
 
 
 def test_a_row_leads_to_capture_file_and_packet(at, pages):

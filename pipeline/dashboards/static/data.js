@@ -93,7 +93,8 @@ const FILTER_COLUMNS = {
 };
 
 /** Parts of the address that are no facets. `show` is the dataset whose rows come into view. */
-const RESERVED = new Set(["queue", "machine", "from", "to", "row", "show"]);
+const FILTERS = ["queue", "machine", "conversation", "from", "to"];
+const RESERVED = new Set([...FILTERS, "row", "show"]);
 /** The section and the dataset whose rows a number leads to, unless it says otherwise. */
 const ROWS_OF = { alerts: "alerts", queues: "queues", transfers: "message_transfers", eod: "transfers", reads: "attempts", calls: "calls", comqc: "comqc", findings: "findings", quality: "quality", coverage: "coverage" };
 
@@ -101,6 +102,14 @@ function contains(value, part) {
   if (Array.isArray(value)) return value.some((each) => contains(each, part));
   return typeof value === "string" && value.toLowerCase().includes(part);
 }
+
+/** What is known of a message by its key, by column of the dataset of labels; null if it is unknown. */
+function ofMessage(key, column) {
+  const place = key === null ? undefined : LABEL_INDEX.get(key);
+  return place === undefined ? null : DATA.labels.rows.at(place, column);
+}
+/** The columns that the filter by conversation looks for a part of an id in. */
+const CONVERSATION_COLUMNS = ["conversation_id", "application_message_id"];
 
 /** Rows of a dataset, or of its aggregates, that pass the filters and facets of `state`. */
 function filterRows(name, rows, state, facets = true) {
@@ -112,6 +121,8 @@ function filterRows(name, rows, state, facets = true) {
     const guids = filter === "machine" ? (places.names ?? []) : []; // a machine can be searched by its name too
     if (part && names.length) tests.push((row) => names.some((each) => contains(rows.at(row, each), part)) || guids.some((each) => contains(MANAGER_NAMES.get(rows.at(row, each)), part)) || (filter === "machine" && names.some((each) => contains(SHOWN_MACHINES.get(rows.at(row, each)), part))));
   }
+  const conversation = (state.conversation ?? "").toLowerCase();
+  if (conversation && rows.has("message_key")) tests.push((row) => CONVERSATION_COLUMNS.some((each) => contains(ofMessage(rows.at(row, "message_key"), each), conversation)));
   const from = parseTime(state.from), to = parseTime(state.to);
   const begins = places.from && rows.has(places.from) ? rows.columns[places.from] : null;
   const ends = places.to && rows.has(places.to) ? rows.columns[places.to] : begins;
@@ -132,6 +143,7 @@ function filterRows(name, rows, state, facets = true) {
 function ignoredFilters(name, rows, state, facets = true) {
   const places = FILTER_COLUMNS[name];
   const ignored = ["queue", "machine"].filter((filter) => state[filter] && !(places[filter] ?? []).some((each) => rows.has(each) || !rows.count));
+  if (state.conversation && rows.count && !rows.has("message_key")) ignored.push("conversation");
   if ((parseTime(state.from) ?? parseTime(state.to)) !== null && !(places.from && rows.has(places.from))) ignored.push("time");
   if (facets) {
     for (const [column, wanted] of Object.entries(state)) if (wanted !== null && !RESERVED.has(column) && !places.facets?.[column] && !rows.has(column)) ignored.push(facetLabel(column));

@@ -34,7 +34,7 @@ function link(section, params) {
 const rowsLink = (section, params, name = ROWS_OF[section]) => link(section, { ...params, show: name });
 
 /** The filters at the top of the page, which links to other sections keep. */
-const globalFilters = (state) => Object.fromEntries(["queue", "machine", "from", "to"].filter((name) => state[name]).map((name) => [name, state[name]]));
+const globalFilters = (state) => Object.fromEntries(FILTERS.filter((name) => state[name]).map((name) => [name, state[name]]));
 
 const LEVELS = {
   state: {

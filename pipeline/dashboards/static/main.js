@@ -55,7 +55,7 @@ function drawFrame(params) {
   document.getElementById("nav").replaceChildren(...TABS.map((name, place) => h("a", { href: link(name, globalFilters(params)), "aria-current": STATE.section === name ? "page" : null, title: `key ${SECTION_KEYS[place]}` }, SECTIONS[name].label,
     counts[name] ? h("span", { class: "count " + counts[name].level }, formatNumber(counts[name].n)) : null)));
   document.querySelector("nav a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
-  for (const name of ["queue", "machine", "from", "to"]) {
+  for (const name of FILTERS) {
     const input = document.getElementById("f-" + name);
     if (document.activeElement !== input) input.value = params[name] ?? "";
     input.classList.toggle("set", Boolean(params[name]));
@@ -71,7 +71,7 @@ function drawFrame(params) {
 
 function filterChanged() {
   const params = { ...STATE.params, row: null, show: null };
-  for (const name of ["queue", "machine", "from", "to"]) params[name] = document.getElementById("f-" + name).value.trim() || null;
+  for (const name of FILTERS) params[name] = document.getElementById("f-" + name).value.trim() || null;
   history.replaceState(null, "", link(STATE.section, params)); // typing adds no entries to the browser history
   draw();
 }
@@ -125,7 +125,7 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "j" || event.key === "k") document.querySelector("main tbody tr")?.focus();
 });
 
-for (const name of ["queue", "machine", "from", "to"]) {
+for (const name of FILTERS) {
   let waiting = 0;
   document.getElementById("f-" + name).addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(filterChanged, 200); });
 }

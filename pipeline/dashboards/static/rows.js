@@ -114,10 +114,7 @@ const HOST_INDEX = indexBy("hosts", "host_key");
 const PACKET_INDEX = indexBy("packets", "packet_key");
 
 /** The label of a message; null if unknown. */
-function messageLabel(key) {
-  const place = key === null ? undefined : LABEL_INDEX.get(key);
-  return place === undefined ? null : DATA.labels.rows.at(place, "label");
-}
+const messageLabel = (key) => ofMessage(key, "label");
 
 /** What to look at after a check: the rows that failed, how to select them, and the results of earlier runs. */
 function qualityEvidence(rows, row) {
@@ -207,8 +204,7 @@ function evidenceBlock(key) {
 /** The command that traces the message of a row; null without a message, or if its name cannot be typed. */
 function traceCommand(name, row) {
   const at = (column) => DATA[name].rows.at(row, column);
-  const place = at("message_key") === null ? undefined : LABEL_INDEX.get(at("message_key"));
-  const id = at("message_id") ?? (place === undefined ? null : DATA.labels.rows.at(place, "message_id"));
+  const id = at("message_id") ?? ofMessage(at("message_key"), "message_id");
   const queue = at("queue") ?? at("inferred_queue");
   const query = id ? ["--id", id] : queue && at("lookup_id") !== null ? ["--queue", queue, "--lookup-id", String(at("lookup_id"))] : null;
   return query && escapeHidden(query[1]) === query[1] ? `msmq trace_message ${SITE.lake_options} ${query.map(shellWord).join(" ")}` : null;

@@ -190,11 +190,21 @@ function machineStory(params) {
   ];
 }
 
+/** What the application's headers say of a message, by column. */
+const APPLICATION_FACTS = { framework: "Framework", sent_types: "Types", application_message_id: "Application's id", conversation_id: "Conversation", related_to: "Caused by", originating_endpoint: "From endpoint", processing_endpoint: "To endpoint", failed_queue: "Failed in", exception_type: "Exception", immediate_retries: "Immediate retries", delayed_retries: "Delayed retries" };
+function applicationFacts(key) {
+  const said = Object.keys(APPLICATION_FACTS).map((name) => [name, ofMessage(key, name)]).filter(([, value]) => value !== null && value !== undefined);
+  if (!said.length) return null;
+  const conversation = ofMessage(key, "conversation_id"), filters = { conversation_id: true, related_to: true };
+  const shown = (name, value) => (filters[name] ? h("a", { href: link("transfers", { conversation: value }) }, untrusted(value)) : untrusted(String(value)));
+  return [h("h2", {}, "Application"), facts(said.map(([name, value]) => fact(APPLICATION_FACTS[name], shown(name, value)))),
+    conversation && escapeHidden(conversation) === conversation ? h("div", { class: "evidence" }, copyable("trace conversation", `msmq trace_message ${SITE.lake_options} --conversation ${shellWord(conversation)}`)) : null];
+}
+
 function messageStory(params) {
   const key = params.key ?? "", story = storyOfMessage(key);
   const rowsOf = (name) => (DATA[name].rows && filterRows(name, DATA[name].rows, { message_key: key }).length ? DATA[name].rows : null);
-  const place = LABEL_INDEX.get(key);
-  const id = story?.message_id ?? (place === undefined ? null : DATA.labels.rows.at(place, "message_id"));
+  const id = story?.message_id ?? ofMessage(key, "message_id");
   const label = messageLabel(key);
   const tables = [
     rowsOf("message_transfers") ? [h("h2", {}, "Transfers"), rowsTable("message_transfers", ["first_sent_at", "queue", "outcome", "not_delivered", "sender_address", "receiver_address", "sendings", "session_acked_at", "order_acked_at", "final_class_name", "arrival_class_name", "receive_class_name"], { message_key: key }, { id: "story-transfers" })] : null,
@@ -206,6 +216,7 @@ function messageStory(params) {
     h("h1", {}, label === null ? "Message " : ["Message ", untrusted(label), " "], h("small", {}, untrusted(id ?? "of unknown identifier"))),
     story ? h("p", { class: "verdict" }, untrusted(story.verdict)) : h("p", { class: "note cut" }, "This page has the verdict of the first messages in trouble only. The command says it of this one."),
     id !== null && escapeHidden(id) === id ? h("div", { class: "evidence" }, copyable("trace command", `msmq trace_message ${SITE.lake_options} --id ${shellWord(id)}`)) : null,
+    applicationFacts(key),
     story ? [h("h2", {}, "History"), scrolling(h("table", {}, h("thead", {}, h("tr", {}, ["time (UTC)", "what", "details"].map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, story.events.map((event) => h("tr", { class: "plain" }, h("td", { class: "t", "data-label": "time" }, timeText(event.at === null ? null : Date.parse(event.at)) ?? "unknown"), h("td", { "data-label": "what" }, event.kind), h("td", { "data-label": "" }, untrusted(event.text), event.clock === "capture" ? "" : ` (the ${event.clock}'s clock)`))))), "history"),
       story.event_count > story.events.length ? h("p", { class: "note cut" }, `${story.events.length} of ${formatNumber(story.event_count)} events`) : null,
       exportBlock(story.export),
