@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jobs import run_all
+from peer.transfers.scripts import FAILURE
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.update import current_alerts
 from pipeline.lake.lake import Lake
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.spark
 
 LIMITS = Thresholds()
 NEGATIVE = 0x8000
+BILLING_FAILS = f"Billing: {FAILURE['NServiceBus.ExceptionInfo.ExceptionType']}"
 NUMBERS = ("first_waiting_number", "last_number", "waiting")
 CLOCKS_MS = 5.0  # the queue managers' clock and the capture's
 
@@ -229,6 +231,21 @@ def test_no_identifier_is_shared_and_no_clock_is_ahead(answer):
     assert [row["sender_ahead_s"] for row in clocks] == [None] * len(clocks)
 
 
+def test_what_applications_could_not_process_and_who_sends_what_to_whom(answer):
+    (failed,) = answer("failed_messages")
+    assert f"{failed['endpoint']}: {failed['exception_type']}" == BILLING_FAILS
+    columns = ("message_type", "queue", "failed_queues", "delayed_retries", "messages", "not_known")
+    assert [failed[name] for name in columns] == [
+        "Billing.SendInvoice", r"shop\private$\error", [FAILURE["NServiceBus.FailedQ"]], 3, 1, 1
+    ]  # fmt: skip
+    flows = answer("message_type_flows")
+    assert {(row["sender"], row["message_type"], row["destination_queue"]) for row in flows} == {
+        ("Website", "Sales.PlaceOrder", r"hq\private$\sales"), ("Sales", "Sales.OrderPlaced", r"bank\private$\billing"),
+        ("Billing", "Billing.OrderBilled", r"hq\private$\sales"),
+        ("Sales", "Billing.SendInvoice", r"bank\private$\billing"),
+    }  # fmt: skip
+
+
 def test_alerts_are_those_of_the_accounts(lake):
     """Sessions that were refused or reset, full windows, acks that did not come: each is an alert, nothing else is."""
     refused, full, stalled, nacks = set(), set(), Counter(), set()
@@ -276,4 +293,6 @@ def test_alerts_are_those_of_the_accounts(lake):
     assert "number 3 of sequence" in restored["message"]
     del subjects["sequence_refused"]
     assert subjects.pop("transfers_slow", set()) == slow
+    (failing,) = subjects.pop("application_failing")
+    assert failing.startswith(f"{BILLING_FAILS} from queue manager ")
     assert not subjects
