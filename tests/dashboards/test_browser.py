@@ -499,28 +499,11 @@ def test_a_filter_that_does_not_apply_is_said(at, pages):
     at.open(pages["checked"])
     for address, ignored in (
         ("#calls?queue=orders", "queue"), ("#findings?queue=orders", "queue"), ("#quality?machine=srv1", "machine"),
-<<<<<<< HEAD
-        ("#coverage?queue=orders", "queue"), ("#queues?from=2024-05-01", "time"), ("#reads?method=x", "method"),
+        ("#coverage?queue=orders", "queue"), ("#findings?conversation=x", "conversation"),
+        ("#queues?from=2024-05-01", "time"), ("#reads?method=x", "method"),
     ):  # fmt: skip
         at.go(address)
         assert f"Not filtered by {ignored}:" in text(at), address
-||||||| merged common ancestors
-        ("#coverage?queue=orders", "queue"), ("#queues?from=2024-05-01", "time"), ("#reads?method=x", "method"),
-    ],
-)  # fmt: skip
-def test_a_filter_that_does_not_apply_is_said(at, pages, address, ignored):
-    at.open(pages["checked"], address)
-    assert f"Not filtered by {ignored}:" in text(at)
-=======
-        ("#coverage?queue=orders", "queue"),
-        ("#findings?conversation=x", "conversation"),
-        ("#queues?from=2024-05-01", "time"), ("#reads?method=x", "method"),
-    ],
-)  # fmt: skip
-def test_a_filter_that_does_not_apply_is_said(at, pages, address, ignored):
-    at.open(pages["checked"], address)
-    assert f"Not filtered by {ignored}:" in text(at)
->>>>>>> show
 
 
 def test_the_overview_says_which_of_its_numbers_are_not_filtered(at, pages):

@@ -3,14 +3,8 @@
 import pyarrow as pa
 
 from engines import shared_sql
-<<<<<<< HEAD
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.queries.inputs import FilteredTable, RowsOfDates, values_array
-||||||| 2ac75ff2
-from pipeline.lake.queries.inputs import FilteredTable, values_array
-=======
-from pipeline.lake.queries.inputs import FilteredTable, names_all_columns, values_array
->>>>>>> citime
+from pipeline.lake.queries.inputs import FilteredTable, RowsOfDates, names_all_columns, values_array
 from pipeline.lake.schema_enforcement import select_fields
 from schemas.table import Table
 
@@ -63,5 +57,7 @@ class MemoryLake:
         if isinstance(source, FilteredTable):
             return self.query(f"SELECT * FROM {{rows}} WHERE {source.where}", rows=source.table)
         if isinstance(source, RowsOfDates):
+            if source.dates is None:
+                return self._given(source.table, sql)
             return self.query(f"SELECT * FROM {{rows}} WHERE {dates_condition(source.dates)}", rows=source.table)
         return source if isinstance(source, pa.Table) else values_array(source)

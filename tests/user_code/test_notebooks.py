@@ -9,14 +9,10 @@ from pathlib import Path
 
 import pytest
 
-<<<<<<< HEAD
-from example_counts import one_in
-||||||| merged common ancestors
-=======
 import framework_messages
 from application import recorded
 from application.test_tables import ingest
->>>>>>> show
+from example_counts import one_in
 from schemas.catalog import ALL_TABLES
 from user_code.runner import cells, run
 
@@ -196,13 +192,6 @@ class TestOnTheDemosLake:
 
 
 @pytest.mark.spark
-<<<<<<< HEAD
-@pytest.mark.parametrize(
-    "widgets", one_in(2, [{"lake": "nothing"}, {"catalog": "spark_catalog", "prefix": "nothing_"}])
-)
-||||||| merged common ancestors
-@pytest.mark.parametrize("widgets", [{"lake": "nothing"}, {"catalog": "spark_catalog", "prefix": "nothing_"}])
-=======
 def test_the_conversation_of_a_message(spark, tmp_path, capsys):
     (tmp_path / "frameworks.pcap").write_bytes(recorded.capture())
     ingest(tmp_path / "frameworks.pcap", tmp_path / "lake")
@@ -215,8 +204,9 @@ def test_the_conversation_of_a_message(spark, tmp_path, capsys):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("widgets", [{"lake": "nothing"}, {"catalog": "spark_catalog", "prefix": "nothing_"}])
->>>>>>> show
+@pytest.mark.parametrize(
+    "widgets", one_in(2, [{"lake": "nothing"}, {"catalog": "spark_catalog", "prefix": "nothing_"}])
+)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_to_its_end_on_a_lake_that_has_none_of_its_tables(spark, tmp_path, capsys, path, widgets):
     """Runs write no table for which they have no rows: without captures there are no calls, for example."""
