@@ -41,7 +41,7 @@ _RELATED: Final = """conversation_id IN {conversations} OR (conversation_id IS N
 _IDS: Final = ("application_id", "message_id")
 
 
-class Cause(NamedTuple):
+class MessageCause(NamedTuple):
     """What caused a message: its place in the conversation, None without one; and how many causes there are in a row.
 
     ``not_captured``: the id of a cause that no message of the conversation has. ``is_cut``: the message caused, through
@@ -60,7 +60,7 @@ class ConversationMessage:
 
     number: int
     first_seen: datetime | None
-    cause: Cause
+    cause: MessageCause
     timeline: MessageTimeline
 
     @property
@@ -121,7 +121,7 @@ def _ask(lake: Lake, where: str, **of: QueryInput) -> Sequence[RowMapping]:
     return found
 
 
-def find_causes(rows: Sequence[RowMapping]) -> list[Cause]:
+def find_causes(rows: Sequence[RowMapping]) -> list[MessageCause]:
     """Return what caused each message of a conversation; rows are in order of time."""
     places = defaultdict[str, list[int]](list)
     for place, row in enumerate(rows):
@@ -132,7 +132,7 @@ def find_causes(rows: Sequence[RowMapping]) -> list[Cause]:
     cut = _cut_cycles(causes)
     depths = _depths(causes)
     return [
-        Cause(cause, depths[place], _not_captured(rows[place], places), place in cut)
+        MessageCause(cause, depths[place], _not_captured(rows[place], places), place in cut)
         for place, cause in enumerate(causes)
     ]
 
