@@ -10,9 +10,13 @@ from application.test_tables import ALL, KEY, ingest
 from engines import without_spark
 from jobs import show_message
 from pipeline.lake.lake import Lake
+from pipeline.reports.shown_message.bodies import FoundBody
+from pipeline.reports.shown_message.formatting import format_list, format_message
 from pipeline.reports.shown_message.indentation import hex_lines, indent_json, indent_xml
+from pipeline.reports.shown_message.inputs import ListedMessage, Sighting
 from privacy.redaction.test_lake import EVERYTHING
-from schemas.messages import MESSAGES
+from reports.questions.in_memory_lake import rows
+from schemas.messages import APPLICATION_COLUMNS, MESSAGES
 
 BODIES = {label: body for label, _, body, _ in recorded.MESSAGES}
 NOT_STORED = ("store.stubs=false", "store.application_headers=none")
@@ -205,3 +209,52 @@ def test_bytes_are_shown_in_hex():
         "00000000  3c 3d 3e 3f 40 41 42 43 44 45 46 47 48 49 4a 4b  <=>?@ABCDEFGHIJK",
         "00000010  4c 4d 4e 4f                                      LMNO",
     ]
+
+
+def shown(body, body_format, body_type=0, **more):
+    """The lines of the body of a message that says so; the body is in the lake."""
+    given = {"message_key": "k", "body_bytes": len(body), "body_bytes_seen": len(body), "body_type": body_type} | more
+    (row,) = rows(MESSAGES, given).to_pylist()
+    application = {column.name: None for column in APPLICATION_COLUMNS} | {"body_format": body_format}
+    lines = list(format_message(Sighting(row, None, None), application, FoundBody(body, "here"), sightings=1))
+    return lines[lines.index(f"  body    {len(body)} bytes, here") + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("body", "body_format", "lines"),
+    [
+        ("\x1b[2Jone\r\ntwo\tü\u202e".encode(), "text", ["    <U+001B>[2Jone", "    two ü<U+202E>"]),
+        (b'{"a":"\x1b"}', "json", ["    {", '      "a": "<U+001B>"', "    }"]),
+        ("\ufeff<a>ü</a>".encode("utf-16-le"), "xml", ["    <a>ü</a>"]),
+        ("<?xml version='1.0' encoding='iso-8859-1'?><a>ü</a>".encode("latin-1"), "xml",
+         ["    <?xml version='1.0' encoding='iso-8859-1'?>", "    <a>ü</a>"]),
+        *((f"<?xml version='1.0' encoding='{name}'?><a>\xff</a>".encode("latin-1"), "xml",
+           [f"    <?xml version='1.0' encoding='{name}'?>", "    <a>\ufffd</a>"])
+          for name in ("zip", "bz2", "punycode", "undefined", "iso-8859-99", "utf-8")),
+        (written.datagram(3, b"<e><b>1</b></e>"), "soap",
+         ["    (40 bytes of framing before the envelope)", "    <e>", "      <b>1</b>", "    </e>"]),
+        (b"\x1f\x8b\x08abc", "gzip", ["    00000000  1f 8b 08 61 62 63" + 32 * " " + "...abc"]),
+    ],
+)  # fmt: skip
+def test_bodies_are_text_that_is_safe_to_print(body, body_format, lines):
+    assert shown(body, body_format) == lines
+
+
+def test_of_a_large_body_the_beginning_is_printed_and_of_one_that_is_cut_what_is_missing_said():
+    lines = shown(b"x" * 70_000, "text", body_bytes_seen=70_000)
+    assert lines == [f"    {'x' * (1 << 16)}", f"    ... (+{70_000 - (1 << 16)} bytes; --raw FILE writes all)"]
+    (row,) = rows(MESSAGES, {"message_key": "k", "body_bytes": 9, "body_bytes_seen": 2, "body_type": 0}).to_pylist()
+    nothing = {column.name: None for column in APPLICATION_COLUMNS}
+    cut = list(format_message(Sighting(row, None, None), nothing, FoundBody(b"ab", "here"), sightings=1))
+    assert cut[-1] == "    ... (7 bytes of it were not captured)"
+
+
+def test_hostile_texts_are_escaped():
+    hostile = "\x1b[2J\u202e"
+    (row,) = rows(MESSAGES, {"message_key": "k", "label": hostile, "seen_in": "RemoteRead"}).to_pylist()
+    said = {column.name: None for column in APPLICATION_COLUMNS}
+    said |= {"framework": "Rebus", "sent_types": [hostile], "application_headers": {hostile: f"{hostile}\n{hostile}"}}
+    sighting = Sighting(row, f"/{hostile}", 1)
+    lines = [*format_message(sighting, said, FoundBody(None, f"not in /{hostile}"), sightings=2)]
+    lines += format_list([ListedMessage(None, hostile, hostile, hostile, 1, "k")])
+    assert "".join(lines).isprintable()

@@ -36,7 +36,10 @@ _LAYOUTS: Final[Mapping[str, Callable[[str], Iterator[str]]]] = {
 }
 _TEXTS: Final = frozenset(("text", "mtom", *(VT_NAMES[code] for code in TEXT_ENCODINGS)))
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
-_DECLARED: Final = re.compile(rb"\s*<\?xml [^>]*encoding=[\"']([A-Za-z0-9._-]+)")
+# No other codecs of Python: some expand what is compressed, or take long.
+_DECLARED: Final = re.compile(
+    rb"\s*<\?xml [^>]*encoding=[\"']((?:iso-8859|windows)-[0-9]{1,4}|us-ascii|utf-8)[\"']", re.IGNORECASE
+)
 
 
 def format_list(messages: Sequence[ListedMessage]) -> list[str]:
@@ -145,5 +148,5 @@ def _decoded(body: bytes, body_type: int | None) -> str:
     mark, encoding = text_encoding(body, known or (declared[1].decode() if declared else None))
     try:
         return codecs.getincrementaldecoder(encoding)("replace").decode(body[len(mark) :])
-    except (LookupError, TypeError):  # what is declared is no encoding of texts
+    except LookupError:  # iso-8859-99
         return body[len(mark) :].decode("utf-8", "replace")

@@ -6,7 +6,7 @@ import pytest
 
 import framework_messages as written
 from application import recorded
-from application.test_tables import ingest
+from application.test_tables import KEY, ingest
 from engines import without_spark
 from jobs import trace_message
 from pipeline.lake.lake import Lake
@@ -14,6 +14,7 @@ from pipeline.reports.shown_message.bodies import find_body
 from pipeline.reports.shown_message.inputs import MessageRequest, find_messages, read_sighting
 from pipeline.reports.trace.conversation import find_causes, trace_conversation
 from pipeline.reports.trace.conversation_formatting import conversation_to_json, format_conversation
+from privacy.redaction.test_lake import EVERYTHING
 from reports.questions.in_memory_lake import InMemoryLake, rows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.messages import MESSAGES
@@ -214,6 +215,20 @@ def test_what_cannot_be_asked_for(recorded_lake, capsys, asked, said):
 def test_nothing_captured(recorded_lake, capsys):
     assert run(recorded_lake, "--conversation", "none", code=5)
     assert "no such message was captured" in capsys.readouterr().err
+
+
+def test_a_redacted_lake_has_conversations_of_pseudonyms(tmp_path, capsys):
+    (tmp_path / "frameworks.pcap").write_bytes(recorded.capture())
+    key = tmp_path / "key"
+    key.write_text(KEY)
+    key.chmod(0o600)
+    settings = (EVERYTHING, f"privacy.scratch_folder={tmp_path / 'work'}")
+    ingest(tmp_path / "frameworks.pcap", tmp_path / "lake", *settings, more=("--redact-key", str(key)))
+    capsys.readouterr()
+    assert run(str(tmp_path / "lake"), "--conversation", CONVERSATION)
+    out = capsys.readouterr().out
+    assert out.startswith(f"conversation {CONVERSATION}: 2 messages, 1 failed\n")
+    assert [word for word in ("sales", "billing", "srv2", "timeout") if word in out.lower()] == []
 
 
 @pytest.mark.long
