@@ -170,7 +170,7 @@ _KEYS: Final = _redact_nested(each=Pseudonymizer.row_key)
 _ADDRESS: Final = _redact_texts(Pseudonymizer.address, KIND_ADDRESSES)
 _ADDRESSES: Final = _redact_nested(KIND_ADDRESSES, each=Pseudonymizer.address)
 _ENDPOINT: Final = _redact_texts(Pseudonymizer.application_address, KIND_QUEUES, KIND_HOSTS)
-_APPLICATION_ID: Final = _redact_texts(Pseudonymizer.application_id)
+_APPLICATION_ID: Final = _redact_texts(Pseudonymizer.application_id, KIND_LABELS)  # the application chooses them
 _LABEL: Final = _redact_texts(Pseudonymizer.label, KIND_LABELS)
 _MESSAGE_TYPES: Final = _redact_nested(KIND_LABELS, each=Pseudonymizer.label)
 _MACHINE: Final = _redact_texts(Pseudonymizer.host_name, KIND_HOSTS)
