@@ -22,7 +22,7 @@ OF_TRANSFER_REPORTS = {
 OF_SNAPSHOTS = OF_QUEUES | OF_TRANSFER_REPORTS | {"machines"}
 OF_READS_OR_SESSIONS = {
     "clock_differences", "comqc_methods", "comqc_paths", "negative_acknowledgements", "acknowledgements_missing",
-    "dead_letters", "dead_letter_messages",
+    "dead_letters", "dead_letter_messages", "failed_messages", "message_type_flows",
 }  # fmt: skip
 NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)  # days after the recordings
 

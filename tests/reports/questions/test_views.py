@@ -521,7 +521,7 @@ def test_the_job_prints_an_answer_or_writes_it_as_json_lines(views, monkeypatch,
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["26"], "no such question: 26 (1 to 25, or "),
+        (["28"], "no such question: 28 (1 to 27, or "),
         (["stuck"], "no such question: stuck"),
         (["--define"], "--define: permanent views need a catalog"),
         (["1", "--rows", "-1"], "--rows: must be at least 0, not -1"),
