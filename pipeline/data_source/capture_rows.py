@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,7 @@ from pipeline.silver.decode import (
     DecodeFailure,
     decode_calls_safely,
 )
-from pipeline.silver.decode_packets import decode_packets, message_packets
+from pipeline.silver.decode_packets import NUMBERS, decode_packets, message_packets, set_numbers
 from pipeline.transfers.one_capture import SESSION_TABLES, CaptureSessions
 from schemas.bronze import RPC_CALLS
 from schemas.comqc import COMQC_CALLS
@@ -27,7 +27,6 @@ from schemas.table import RUN_ID, Table
 
 ReaderRows: TypeAlias = Iterable[tuple[str, pa.RecordBatch]]
 """What ``read_capture_batches`` yields of one capture: batches with their kind."""
-_NUMBERS: Final = ("session_number", "recoverable_number")  # of silver.messages: all packets of a connection give them
 
 
 def capture_rows(read: ReaderRows, options: CaptureOptions) -> Iterator[pa.RecordBatch]:
@@ -56,7 +55,7 @@ def _decoded_rows(read: ReaderRows, options: CaptureOptions, table: Table) -> It
     A message has its numbers when all packets of its connection are there: those of the binary protocol come last,
     unless no number is asked for.
     """
-    if table is MESSAGES and not set(_NUMBERS).isdisjoint(options.columns):
+    if table is MESSAGES and not set(NUMBERS).isdisjoint(options.columns):
         yield from _numbered_messages(read, options)
         return
     for kind, batch in read:
@@ -97,11 +96,7 @@ def _numbered_messages(read: ReaderRows, options: CaptureOptions) -> Iterator[pa
         for batch in pa.ipc.open_stream(file):
             part = numbers.slice(begin, batch.num_rows)
             begin += batch.num_rows
-            for name in set(_NUMBERS).intersection(options.columns):
-                place = batch.schema.get_field_index(name)
-                column = part[name].combine_chunks()
-                batch = batch.set_column(place, batch.schema.field(place), column)  # noqa: PLW2901
-            yield batch
+            yield set_numbers(batch, part)
 
 
 def _decoded_calls(calls: pa.RecordBatch, options: CaptureOptions, table: Table) -> Iterator[pa.RecordBatch]:

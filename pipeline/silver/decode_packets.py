@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 import pyarrow as pa
@@ -39,7 +39,8 @@ PACKET_NUMBERS: Final = pa.schema(
     [("packet_key", pa.string()), ("session_number", pa.int64()), ("recoverable_number", pa.int64())]
 )
 """The numbers of packets, which their connection gives them; null where not known."""
-_NUMBERS: Final = PACKET_NUMBERS.names[1:]
+NUMBERS: Final = tuple(PACKET_NUMBERS.names[1:])
+"""Those columns of ``silver.messages`` that packets do not say: all packets of a connection give them."""
 _NUMBERS_FOLDER: Final = "numbers"
 _FOLDER_NAMES: Final = {str(table): table.name for table in (MESSAGES, COMQC_CALLS)}
 _KEYS: Final = pa.schema([PACKET_NUMBERS.field("packet_key")])
@@ -72,7 +73,7 @@ def decode_packets(
         "lookup_id": pa.nulls(rows, pa.decimal128(20, 0)),
         "arrived_at": pa.nulls(rows, pa.timestamp("us", tz="UTC")),
         "sender_address": pc.if_else(by_client, packets["client_address"], packets["server_address"]).combine_chunks(),
-        **(numbers or dict.fromkeys(_NUMBERS, pa.nulls(rows, pa.int64()))),
+        **(numbers or dict.fromkeys(NUMBERS, pa.nulls(rows, pa.int64()))),
         RUN_ID: run_ids,
     }
     return message_batches(packets["packet"].combine_chunks(), sightings, settings, wanted)
@@ -112,7 +113,7 @@ class MessagePacketDecoder:
             return {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DecodedPackets:
     """The messages that a decoder made of the rows that a run added to ``bronze.session_packets``.
 
@@ -122,8 +123,16 @@ class DecodedPackets:
     decoder: MessagePacketDecoder
     version: int
 
-    def keys(self, table: Table) -> pa.Array:
-        """Return the ``packet_key`` of the rows that were decoded for a table."""
+    @cached_property
+    def message_keys(self) -> pa.Array:
+        """The ``packet_key`` of the messages that were decoded."""
+        return self._keys(MESSAGES)
+
+    def has_calls_of(self, keys: pa.ChunkedArray) -> bool:
+        """Whether some of these messages recorded COM calls."""
+        return bool(pc.any(pc.is_in(keys, self._keys(COMQC_CALLS))).as_py())
+
+    def _keys(self, table: Table) -> pa.Array:
         return _read(self._folder(table.name), _KEYS)["packet_key"].combine_chunks()
 
     def note_numbers(self, numbers: pa.Table) -> None:
@@ -145,6 +154,14 @@ class DecodedPackets:
         return LakePath(self.decoder.staging_folder) / name
 
 
+def set_numbers(rows: pa.RecordBatch, numbers: pa.Table) -> pa.RecordBatch:
+    """Return rows with the numbers that a table has of each, in those columns of ``NUMBERS`` that they have."""
+    for name in set(NUMBERS).intersection(rows.schema.names):
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, rows.schema.field(place), numbers[name].combine_chunks())
+    return rows
+
+
 def _read(folder: LakePath, schema: pa.Schema) -> pa.Table:
     """Return columns of the staging files of a folder."""
     return parquet_dataset([*staged_files(folder)], schema).to_table()
@@ -156,7 +173,4 @@ def _with_numbers(folder: LakePath, batches: Batches) -> Iterator[pa.RecordBatch
     for batch in batches:
         place = pc.index_in(batch["packet_key"], numbers["packet_key"].combine_chunks())
         rows, place = batch.filter(place.is_valid()), place.drop_null()
-        for name in set(_NUMBERS).intersection(rows.schema.names):
-            field = rows.schema.get_field_index(name)
-            rows = rows.set_column(field, rows.schema.field(field), numbers[name].take(place).combine_chunks())
-        yield rows
+        yield set_numbers(rows, numbers.take(place))

@@ -29,6 +29,7 @@ from pipeline.lake.staging_files import (
     staged_files,
     staged_rows,
 )
+from pipeline.runs.recovery import RunMarkers
 from pipeline.silver.decode import (
     BRONZE_NAMES,
     CALL_INPUT_COLUMNS,
@@ -72,6 +73,13 @@ class CallDecoder:
 
     staging_folder: str
     settings: DecodeSettings = DEFAULT_SETTINGS
+
+    @staticmethod
+    def of(lake: Lake, settings: DecodeSettings = DEFAULT_SETTINGS) -> CallDecoder:
+        """Return a decoder for calls while a run writes them to bronze; files of an earlier one are deleted."""
+        folder = RunMarkers.of(lake).root / "decoded"
+        folder.remove_folder()
+        return CallDecoder(str(folder), settings)
 
     def record_and_pass(self, batches: Batches, task: str) -> Iterator[pa.RecordBatch]:
         """Yield the batches unchanged and decode them; ``task`` names the staging files."""

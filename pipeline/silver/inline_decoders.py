@@ -10,7 +10,6 @@ from pipeline.lake.lake import Lake
 from pipeline.silver.decode import DEFAULT_SETTINGS, DecodeSettings
 from pipeline.silver.decode_packets import DecodedPackets, MessagePacketDecoder
 from pipeline.silver.decode_tasks import CallDecoder, DecodedWrite
-from pipeline.silver.update import make_call_decoder
 from schemas.bronze import RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import Table
@@ -35,7 +34,7 @@ class InlineDecoders(NamedTuple):
     @staticmethod
     def of(lake: Lake, settings: DecodeSettings = DEFAULT_SETTINGS) -> InlineDecoders:
         """Return decoders for a run; files of an earlier one are deleted."""
-        return InlineDecoders(make_call_decoder(lake, settings), MessagePacketDecoder.of(lake, settings))
+        return InlineDecoders(CallDecoder.of(lake, settings), MessagePacketDecoder.of(lake, settings))
 
     def observers(self) -> dict[Table, RowObserver]:
         """Return what ``ingest_captures`` passes rows through, by table."""

@@ -85,13 +85,6 @@ class DecodedState(KeptState):
     emptied: bool
 
 
-def make_call_decoder(lake: Lake, settings: DecodeSettings = DEFAULT_SETTINGS) -> CallDecoder:
-    """Return a decoder for calls while they are written to bronze.rpc_calls; files of an earlier one are deleted."""
-    folder = RunMarkers.of(lake).root / "decoded"
-    folder.remove_folder()
-    return CallDecoder(str(folder), settings)
-
-
 def update(
     lake: Lake, settings: DecodeSettings = DEFAULT_SETTINGS, *, keep_stubs: bool, decoded: DecodedWrite | None = None,
     failures: dict[str, str] | None = None,

@@ -280,7 +280,7 @@ class _SessionsUpdate:
         if self.decoded_before is None:
             return rows
         keys = found.table["packet_key"].take(pa.array(rows))
-        taken = is_new & to_flags(pc.is_in(keys, self.decoded_before.keys(MESSAGES)))
+        taken = is_new & to_flags(pc.is_in(keys, self.decoded_before.message_keys))
         self.taken.append(found.numbers_of(rows[taken]))
         return rows[~taken]
 
@@ -289,10 +289,10 @@ class _SessionsUpdate:
         if self.decoded_before is None or not (numbers := pa.concat_tables(self.taken)).num_rows:
             return
         self.decoded_before.note_numbers(numbers)
-        for table in (MESSAGES, COMQC_CALLS):
-            if pc.any(pc.is_in(numbers["packet_key"], self.decoded_before.keys(table))).as_py():
-                provenance = self.lake.versions.provenance_json(table)
-                self.lake.append(table, self.decoded_before.rows(table), provenance=provenance)
+        has_calls = self.decoded_before.has_calls_of(numbers["packet_key"])
+        for table in (MESSAGES, COMQC_CALLS) if has_calls else (MESSAGES,):
+            provenance = self.lake.versions.provenance_json(table)
+            self.lake.append(table, self.decoded_before.rows(table), provenance=provenance)
         self.written[str(MESSAGES)] += numbers.num_rows
 
     def _delete_messages(self, gone: pa.Table) -> None:
