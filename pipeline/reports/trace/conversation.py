@@ -19,6 +19,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
 from pipeline.reports.trace.inputs import read_timelines
 from pipeline.reports.trace.timeline import MessageTimeline
+from pipeline.silver.application_sql import IS_FAILED_SQL
 from schemas.messages import MESSAGES
 from udfs.rows import RowMapping
 from udfs.times import us_to_datetime
@@ -29,11 +30,10 @@ _ROWS_SQL: Final = """
 SELECT message_key, unix_micros(min(seen_at)) AS first_us, max(message_id) AS message_id,
   max(application_message_id) AS application_id, max(conversation_id) AS conversation_id, max(related_to) AS related_to,
   max(originating_endpoint) AS endpoint, max(coalesce(queue, destination_queue)) AS queue,
-  max(failed_queue) AS failed_queue,
-  max(CASE WHEN failed_queue IS NOT NULL OR exception_type IS NOT NULL THEN 1 ELSE 0 END) AS failed
+  max(failed_queue) AS failed_queue, max(CASE WHEN __FAILED__ THEN 1 ELSE 0 END) AS failed
 FROM {rows} WHERE message_key IN (SELECT message_key FROM {rows} WHERE __WHERE__) GROUP BY message_key
 ORDER BY first_us NULLS LAST, message_key
-"""
+""".replace("__FAILED__", IS_FAILED_SQL)
 _OF_CONVERSATION: Final = "lower(conversation_id) = lower({asked})"
 _OF_ID: Final = "lower(application_message_id) = lower({asked})"
 _RELATED: Final = """conversation_id IN {conversations} OR (conversation_id IS NULL
@@ -61,6 +61,7 @@ class ConversationMessage:
     number: int
     first_seen: datetime | None
     cause: MessageCause
+    failed: bool
     timeline: MessageTimeline
 
     @property
@@ -90,7 +91,7 @@ def trace_conversation(
     shown = rows[:most]
     timelines = {each.message_key: each for each in read_timelines(lake, [row["message_key"] for row in shown])}
     messages = [
-        ConversationMessage(number, _time(row["first_us"]), cause, timelines[row["message_key"]])
+        ConversationMessage(number, _time(row["first_us"]), cause, bool(row["failed"]), timelines[row["message_key"]])
         for number, (row, cause) in enumerate(zip(shown, find_causes(rows), strict=False), 1)
     ]
     ids = sorted({row["conversation_id"] for row in rows} - {None})

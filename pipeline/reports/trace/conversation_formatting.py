@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from pipeline.reports.trace.conversation import Conversation, ConversationMessage
 from pipeline.reports.trace.formatting import hop_texts, queues_of, timeline_to_json, trace_option
-from pipeline.reports.trace.timeline import MessageTimeline
 from pipeline.silver.machines import UNNAMED, Machines
 from pipeline.text import escape_unprintable, format_count
 
@@ -28,7 +27,7 @@ def format_conversation(conversation: Conversation, machines: Machines = UNNAMED
         when = "time unknown" if at is None else at.strftime(_TIME)
         indent = "  " * min(message.cause.depth, _MAX_LEVELS)
         yield f"  {message.number:>{width}}  {when:<{_TIME_WIDTH}} {indent}{_title(message)}"
-        for line in _details(message.timeline, machines):
+        for line in _details(message, machines):
             yield f"  {'':>{width}}  {'':<{_TIME_WIDTH}} {indent}  {escape_unprintable(line, _MAX_LINE_CHARS)}"
 
 
@@ -62,8 +61,9 @@ def _title(message: ConversationMessage) -> str:
     return " ".join(parts)
 
 
-def _details(timeline: MessageTimeline, machines: Machines) -> Iterator[str]:
+def _details(message: ConversationMessage, machines: Machines) -> Iterator[str]:
     """Yield who sent a message where, what became of it, and why it failed."""
+    timeline = message.timeline
     said = timeline.application
     sender = timeline.sender.get("sender_address") or timeline.sender.get("source_queue_manager")
     names = [said.get("originating_endpoint"), sender and f"at {machines.text(sender)}"]
@@ -71,7 +71,7 @@ def _details(timeline: MessageTimeline, machines: Machines) -> Iterator[str]:
     yield f"from {' '.join(filter(None, names)) or '?'} to {', '.join(queues)}"
     yield machines.in_text(timeline.verdict.text)
     yield from (f"hop {text}" for text in hop_texts(timeline, machines))
-    if "failed_queue" in said or "exception_type" in said:
+    if message.failed:
         retries = [f"{said[name]} {name.partition('_')[0]}" for name in ("immediate_retries", "delayed_retries")
                    if name in said]  # fmt: skip
         after = f", after {' and '.join(retries)} retries" if retries else ""
