@@ -47,7 +47,7 @@ def expected(packet, row):
     native = NativeFacts(*(row[name] for name in ("label", "response_queue", "app_specific", "correlation_id")))
     extension = None if packet.extension == MARKER else packet.extension
     body = b"" if packet.extension == MARKER else packet.body
-    fits = fitting(packet.body_type, packet.body)
+    fits = packet.extension != MARKER and fitting(packet.body_type, packet.body)
     message = read_application_message(extension or None, body, packet.body_type, native, fits_vt_code=fits)
     values = {name: getattr(message, name) for name in NAMES}
     if values["application_headers"] is not None:
@@ -86,6 +86,12 @@ def test_rows_are_what_the_reader_of_one_message_says(packets):
         for values in (found, wanted):
             values["application_headers"] = surrogates_replaced(values["application_headers"])
         assert found == wanted
+
+
+def test_a_body_of_vt_null_is_empty_whatever_the_extension_says():
+    packets = [Packet(extension=each, body=b"", body_type=1) for each in (b"", b"\0\1", MARKER)]
+    assert [row["body_format"] for row in decoded(packets)] == ["VT_NULL", "VT_NULL", None]
+    assert [row["framework"] for row in decoded(packets)] == ["System.Messaging", "System.Messaging", None]
 
 
 @pytest.mark.parametrize("protocol", ["RemoteRead", "qm2qm", "binary_protocol"])

@@ -20,13 +20,12 @@ from udfs.application.mass_transit import EXCEPTION_TEXT_HEADERS as MASS_TRANSIT
 from udfs.application.message_reader import read_application_message, variant_message
 from udfs.application.nservicebus import EXCEPTION_PART, EXCEPTION_TYPE_ENDING
 from udfs.application.rebus import EXCEPTION_TEXT_HEADERS as REBUS_TEXTS
-from udfs.application.variant_bodies import MARKUP, fits_vt_code, has_vt_code, may_hold_document
+from udfs.application.variant_bodies import MARKUP, VT_NULL, fits_vt_code, has_vt_code, may_hold_document
 from udfs.application.wcf import PREAMBLE
 from udfs.array_types import Bools, Ints, Octets
 
 _NAMES: Final = tuple(each.name for each in fields(ApplicationMessage))
 _TYPES: Final = {column.name: column.type for column in APPLICATION_COLUMNS}
-_VT_NULL: Final = 1
 _PEEKED: Final = 4  # bytes of a body that tell whether it may be one that is read
 
 _TEXT_BYTES: Final = np.isin(np.arange(256), [9, 10, 13, *range(0x20, 0x7F), *range(0x80, 0x100)])
@@ -90,7 +89,8 @@ def _rows_to_read(parts: MessageParts) -> tuple[Ints, Ints]:
     read[others] = _may_be_read(parts, others)
     variants = np.flatnonzero(has_body & is_variant & ~read)
     read[variants] = _holds_more(parts, variants)
-    only_variant = is_variant & ~read & (has_body | (parts.body_type == _VT_NULL))
+    is_null = (parts.body_type == VT_NULL) & (parts.body_bytes == 0)
+    only_variant = is_variant & ~read & (has_body | is_null)
     return np.flatnonzero(read), np.flatnonzero(only_variant)
 
 
@@ -133,10 +133,11 @@ def _read_rows(parts: MessageParts, rows: Ints) -> list[ApplicationMessage]:
     native = [NativeFacts(*each) for each in zip(*facts, strict=True)]
     size = np.where(parts.readable[rows], np.minimum(parts.body_seen[rows], MAX_BYTES + 1), 0)
     at = parts.body_at[rows]
-    kinds, bodies = parts.body_type[rows], parts.body_bytes[rows]
+    kinds = parts.body_type[rows]
+    fits = fits_vt_code(kinds, parts.body_bytes[rows]) & parts.readable[rows]
     memory = parts.data.data
     spans = zip(at.tolist(), (at + size).tolist(), strict=True)
-    given = zip(extensions, spans, kinds.tolist(), native, fits_vt_code(kinds, bodies).tolist(), strict=True)
+    given = zip(extensions, spans, kinds.tolist(), native, fits.tolist(), strict=True)
     return [
         read_application_message(extension, bytes(memory[start:end]), kind, facts, fits_vt_code=fits)
         for extension, (start, end), kind, facts, fits in given

@@ -13,7 +13,7 @@ from udfs.application.bounded_json import as_headers, read_json_object
 from udfs.application.mass_transit import is_mass_transit, read_mass_transit
 from udfs.application.nservicebus import read_nservicebus
 from udfs.application.rebus import KEY_PREFIXES, read_rebus
-from udfs.application.variant_bodies import MARKUP, TEXT_ENCODINGS, VT_NAMES
+from udfs.application.variant_bodies import MARKUP, TEXT_ENCODINGS, VT_NAMES, VT_NULL
 from udfs.application.wcf import PREAMBLE, read_wcf
 
 SYSTEM_MESSAGING: Final = "System.Messaging"
@@ -31,7 +31,8 @@ def read_application_message(
         message = read_wcf(body)
     if message is None:
         message = ApplicationMessage()
-    if body and message.body_format is None:
+    is_null = fits_vt_code and body_type == VT_NULL  # its body is empty
+    if (body or is_null) and message.body_format is None:
         _add_body_form(message, body, body_type, fits_vt_code=fits_vt_code)
     return message
 

@@ -16,6 +16,8 @@ VT_NAMES: Final = {
 }  # fmt: skip
 """The VT codes of bodies, [MS-OAUT] 2.2.7 and [MS-MQMQ] 2.2.12, by number."""
 
+VT_NULL: Final = 1  # of a body without bytes
+
 TEXT_ENCODINGS: Final = {8: "utf-16-le", 30: None, 31: "utf-16-le", 0x1011: None, 0x2011: None}
 """The ones that may hold a document, with its encoding; None: the document says it."""
 MARKUP: Final = b"<{["  # how these begin
