@@ -8,30 +8,24 @@ sessions that carried them. The provenance is a part of that of the findings.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, cloned_machines, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
-from pipeline.findings.rules.session_facts import PacketFacts, SessionFacts
 from pipeline.findings.rules.versions import CLONE_RULES, SESSION_RULES
-from pipeline.findings.session_checkpoints import evaluated_again, new_checkpoints, outdated
-from pipeline.findings.session_findings import (
-    EVALUATED_MESSAGES_SQL,
-    FINDING_CONNECTION_COLUMNS,
-    FINDING_MESSAGE_COLUMNS,
-    SESSION_SCOPE,
-    evaluate_sessions,
-    read_facts,
-)
-from pipeline.lake.date_filters import Dates
+from pipeline.findings.session_findings import SESSION_SCOPE
+from pipeline.findings.stage_session_findings import FindingStaging
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
+from pipeline.lake.staged_changes import stage_changes, write_changes
+from pipeline.lake.staging_files import StagingWriter
+from pipeline.runs.recovery import RunMarkers
 from pipeline.settings import TransfersConfig
 from pipeline.transfers.changed_connections import (
     CONNECTION_INPUTS,
@@ -40,22 +34,12 @@ from pipeline.transfers.changed_connections import (
     changed_connections,
 )
 from pipeline.transfers.checkpoint_use import usable_checkpoints
-from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
 from pipeline.transfers.hops.hop_keys import CLONES_RULE
-from pipeline.transfers.inputs import (
-    count_packets,
-    group_connections,
-    read_after_checkpoint,
-    read_decoded_messages,
-    read_packets,
-)
 from pipeline.transfers.session_rows import SessionSettings
-from schemas.bronze import QUARANTINE
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import FINDING_CHECKPOINTS, ORDER_ACKS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
-from udfs.times import timedelta_to_us
 
 _FINDINGS: Final = DerivedTable(
     FINDINGS, (*CONNECTION_INPUTS, SESSIONS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES), code_version=SESSION_RULES,
@@ -88,6 +72,9 @@ _ON_OTHER_HOPS: Final = {
     ),
 }
 """By table of transfers, which of its messages or sequences are of another hop than before, and their connections."""
+_EVERY: Final = f"""
+SELECT connection_id FROM {{sessions}}
+UNION SELECT connection_id FROM {{findings}} WHERE scope = '{SESSION_SCOPE}'"""
 _INITIATED: Final = "SELECT DISTINCT connection_id FROM {rows} WHERE initiator_queue_manager IS NOT NULL"
 
 
@@ -131,28 +118,32 @@ def update(
         return 0
     now = CaptureState.read(lake)
     step.keep(now)
-    evaluation = _Evaluation(lake, now.capture_ends, settings, run_id)
     lake.add_missing_columns(FINDINGS)
+    folder = RunMarkers.of(lake).root / "session-findings"
 
     def evaluate(affected: _AffectedSessions | None) -> int:
-        is_session = f"scope = '{SESSION_SCOPE}'"
+        checkpoints = {}
         if affected is None:
-            every = lake.query("SELECT connection_id FROM {rows}", rows=SESSIONS)["connection_id"].to_pylist()
-            affected, current = _AffectedSessions({*every}, set(), None), lake.select(FINDINGS, is_session)
-        else:
-            evaluation.changed = affected.changed
-            where = f"{is_session} AND connection_id IN {{names}}"
-            current = lake.select(FINDINGS, where, names=affected.connections)
-        evaluation.packets = count_packets(lake, affected.connections)
-        rows = [current.slice(0, 0)]
-        rows += [evaluation.evaluate(names) for names in group_connections(evaluation.packets, affected.connections)]
-        current = evaluated_again(current, evaluation.checkpoints)
+            every = lake.query(_EVERY, sessions=SESSIONS, findings=FINDINGS)["connection_id"].to_pylist()
+            affected = _AffectedSessions({*every}, set(), None)
+        elif affected.changed is not None:
+            going_on, changes = affected.connections - affected.changed.stepped, affected.changed.changes
+            checkpoints = usable_checkpoints(lake, FINDING_CHECKPOINTS, going_on, changes)
+        staging = FindingStaging(folder, now.capture_ends, read_clock_steps(lake), settings, run_id)
+        staging.stage(lake, affected.connections, checkpoints)
         hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}' AND NOT {IS_CLONE}")  # few: they are all evaluated again
         names = affected.connections | affected.on_other_hops | {*hops["connection_id"].to_pylist()}
-        rows.append(_evaluate_hops(lake, names, wait, run_id))
-        return step.replace_changed(pa.concat_tables(rows), pa.concat_tables([current, hops]))
+        of_hops = StagingWriter(str(folder), "hops")
+        stage_changes(of_hops, FINDINGS, _evaluate_hops(lake, names, wait, run_id), hops)
+        of_hops.close()
+        write_changes(lake, folder, FINDING_CHECKPOINTS)
+        return step.write_changes(folder)
 
-    return step.recompute(partial(_find_affected, step, now), evaluate)
+    folder.remove_folder()
+    try:
+        return step.recompute(partial(_find_affected, step, now), evaluate)
+    finally:
+        folder.remove_folder()
 
 
 class _AffectedSessions(NamedTuple):
@@ -191,52 +182,3 @@ def _evaluate_hops(lake: Lake, names: Collection[str], wait: timedelta, run_id: 
     checks = [check for check in HOP_CHECKS if check.rule_id != CLONES_RULE] if wanted else []
     found = ((check.rule_id, each) for check in checks for each in check.check(facts))
     return hop_finding_rows(found, run_id)
-
-
-@dataclass(slots=True)
-class _Evaluation:
-    """Evaluates the rules on sessions. ``changed``: what changed of them, None if all are to be evaluated.
-
-    ``packets``: how many each connection has; ``checkpoints``: those behind which packets were evaluated.
-    """
-
-    lake: Lake
-    capture_ends: Mapping[str, int]
-    settings: SessionSettings
-    run_id: str
-    changed: ChangedConnections | None = None
-    packets: Mapping[str, int] = field(default_factory=dict)
-    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
-
-    def evaluate(self, names: list[str]) -> pa.Table:
-        """Evaluate the rules on some sessions, and write their checkpoints."""
-        checkpoints = {}
-        if self.changed is not None:
-            going_on = {*names} - self.changed.stepped
-            checkpoints = usable_checkpoints(self.lake, FINDING_CHECKPOINTS, going_on, self.changed.changes)
-        facts, sessions = self._read(names, checkpoints)
-        gone = outdated(sessions, self.packets)
-        if gone:
-            checkpoints = {name: each for name, each in checkpoints.items() if name not in gone}
-            facts, sessions = self._read(names, checkpoints)
-        self.checkpoints |= checkpoints
-        write_checkpoints(self.lake, FINDING_CHECKPOINTS, names, new_checkpoints(sessions), self.run_id)
-        return evaluate_sessions(facts, sessions, self.run_id)
-
-    def _read(self, names: list[str], checkpoints: Mapping[str, Checkpoint]) -> tuple[PacketFacts, list[SessionFacts]]:
-        """Return what the rules look at."""
-        lake, expire = self.lake, timedelta_to_us(self.settings.expire)
-        decoded = read_decoded_messages(lake, names, checkpoints)
-        found, connections = read_packets(lake, names, decoded, FINDING_CONNECTION_COLUMNS, expire, checkpoints)
-        sessions = lake.select(SESSIONS, "connection_id IN {names}", names=names)
-
-        def evaluated(condition: str, some: list[str], dates: Dates | None) -> pa.Table:
-            where = f"connection_id IN {{names}} AND {EVALUATED_MESSAGES_SQL} AND {condition}"
-            columns = ("connection_id", "seen_at", *FINDING_MESSAGE_COLUMNS)
-            return lake.select(MESSAGES, where, columns, dates, names=some)
-
-        messages = read_after_checkpoint(evaluated, names, checkpoints, "seen_at")
-        condition = "reason = 'not_a_packet' AND connection_id IN {names}"
-        columns = ("connection_id", "quarantine_key", "seen_at")
-        stray = lake.select(QUARANTINE, condition, columns, names=names) if lake.exists(QUARANTINE) else None
-        return read_facts(found, connections, sessions, messages, self.capture_ends, stray)

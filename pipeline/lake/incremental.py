@@ -29,7 +29,9 @@ from pyspark.sql import DataFrame
 
 from pipeline.lake.change import RowsToWrite
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, ChangesSince, QueryInput
+from pipeline.lake.staged_changes import write_changes
 from pipeline.lake.storage.log import TableCommit
 from pipeline.lake.versions import versions_by_name
 from schemas.table import EVENT_DATE, Table
@@ -256,6 +258,13 @@ class IncrementalUpdate:
         before = self.commits[self.target].provenance_json if self.target in self.commits else None
         return self.lake.replace_changed(
             self.target, rows, current, dates=dates, provenance=self._provenance_json, previous_provenance=before
+        )
+
+    def write_changes(self, folder: LakePath) -> int:
+        """Write the changes of the table that were staged in a folder; return how many rows are written."""
+        before = self.commits[self.target].provenance_json if self.target in self.commits else None
+        return write_changes(
+            self.lake, folder, self.target, provenance=self._provenance_json, previous_provenance=before
         )
 
     def replace_all(self, rows: RowsToWrite) -> int:

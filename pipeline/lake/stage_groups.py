@@ -30,19 +30,21 @@ def bucket_sql(key: str) -> str:
 
 
 def stage_groups(
-    lake: Lake, folder: LakePath, queries: Mapping[str, BoundQuery], stage: StageFunction, summary: StructType
-) -> pa.Table:
+    lake: Lake, folder: LakePath, queries: Mapping[str, BoundQuery], stage: StageFunction, summary: StructType,
+    *, label: str = "",
+) -> pa.Table:  # fmt: skip
     """Write what a function makes of the answers to queries to staging files; return the summaries that it returns.
 
     The answers have the column ``bucket``; rows of one bucket are in one call, as for ``Lake.map_groups``. A task names
-    its files by the first of its buckets, so that a repeated task overwrites its own files.
+    its files by the first of its buckets, so that a repeated task overwrites its own files. ``label``: of files beside
+    others in the same folder.
     """
     location = str(folder)
 
     @wraps(stage)
     def stage_buckets(parts: QueryAnswers) -> Iterator[pa.Table]:
         firsts = (pc.min(parts.select(name, [BUCKET])[BUCKET]).as_py() for name in parts)
-        staging = StagingWriter(location, min(filter(None, firsts), default=""))
+        staging = StagingWriter(location, label + min(filter(None, firsts), default=""))
         found = stage(parts, staging)
         staging.close()
         yield found

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size, task_bytes
-from pipeline.lake.lake_path import LakePath, open_parquet
+from pipeline.lake.lake_path import LakePath, open_parquet, parquet_dataset
 from schemas.table import Table
 from udfs.keys import key
 
@@ -59,6 +59,11 @@ class StagingWriter:
         self._bytes[kind] += rows.nbytes
         if self._bytes[kind] >= _GROUP_BYTES:
             self._write(kind)
+
+    def add_table(self, kind: str, rows: pa.Table) -> None:
+        """Add the rows of a table, of a kind."""
+        for batch in rows.combine_chunks().to_batches():
+            self.add(kind, batch)
 
     def discard(self) -> None:
         """Remove the rows that were added so far; a full disk does not hinder it."""
@@ -158,6 +163,11 @@ def staged_rows(
         return batches if transform is None else transform(batches)
 
     return PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
+
+
+def read_staged(folder: LakePath, schema: pa.Schema) -> pa.Table:
+    """Return columns of the staging files of a folder."""
+    return parquet_dataset([*staged_files(folder)], schema).to_table()
 
 
 def count_staged_rows(files: Iterable[LakePath]) -> int:

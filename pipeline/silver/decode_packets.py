@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
-from pipeline.lake.lake_path import LakePath, parquet_dataset
-from pipeline.lake.staging_files import Batches, StagingWriter, staged_files, staged_rows
+from pipeline.lake.lake_path import LakePath
+from pipeline.lake.staging_files import Batches, StagingWriter, read_staged, staged_rows
 from pipeline.runs.recovery import RunMarkers
 from pipeline.silver.decode import (
     ALL_COLUMNS,
@@ -41,9 +41,8 @@ PACKET_NUMBERS: Final = pa.schema(
 """The numbers of packets, which their connection gives them; null where not known."""
 NUMBERS: Final = tuple(PACKET_NUMBERS.names[1:])
 """Those columns of ``silver.messages`` that packets do not say: all packets of a connection give them."""
-_NUMBERS_FOLDER: Final = "numbers"
 _FOLDER_NAMES: Final = {str(table): table.name for table in (MESSAGES, COMQC_CALLS)}
-_KEYS: Final = pa.schema([PACKET_NUMBERS.field("packet_key")])
+_KEYS: Final = pa.schema([("packet_key", pa.string()), ("connection_id", pa.string())])
 
 
 def message_packets(packets: pa.RecordBatch) -> pa.RecordBatch:
@@ -124,34 +123,28 @@ class DecodedPackets:
     version: int
 
     @cached_property
-    def message_keys(self) -> pa.Array:
-        """The ``packet_key`` of the messages that were decoded."""
-        return self._keys(MESSAGES)
+    def messages(self) -> pa.Table:
+        """The ``packet_key`` and ``connection_id`` of the messages that were decoded."""
+        return read_staged(self._folder(MESSAGES), _KEYS)
 
     def has_calls_of(self, keys: pa.ChunkedArray) -> bool:
         """Whether some of these messages recorded COM calls."""
-        return bool(pc.any(pc.is_in(keys, self._keys(COMQC_CALLS))).as_py())
+        calls = read_staged(self._folder(COMQC_CALLS), _KEYS)["packet_key"]
+        return bool(pc.any(pc.is_in(keys, calls.combine_chunks())).as_py())
 
-    def _keys(self, table: Table) -> pa.Array:
-        return _read(self._folder(table.name), _KEYS)["packet_key"].combine_chunks()
+    def rows(self, table: Table, numbers: LakePath) -> PartitionedRows:
+        """Return the decoded rows of a table for the packets that have numbers, with these.
 
-    def note_numbers(self, numbers: pa.Table) -> None:
-        """Keep for tasks the numbers, ``PACKET_NUMBERS``, of the packets whose rows are wanted."""
-        staging = StagingWriter(self.decoder.staging_folder, _NUMBERS_FOLDER)
-        for batch in numbers.combine_chunks().to_batches():
-            staging.add(_NUMBERS_FOLDER, batch)
-        staging.close()
-
-    def rows(self, table: Table) -> PartitionedRows:
-        """Return the decoded rows of a table for the packets whose numbers were noted, with these."""
-        return staged_rows(self._folder(table.name), table, partial(_with_numbers, self._folder(_NUMBERS_FOLDER)))
+        ``numbers``: the folder of staging files with ``PACKET_NUMBERS``.
+        """
+        return staged_rows(self._folder(table), table, partial(_with_numbers, numbers))
 
     def remove(self) -> None:
         """Delete the staging files."""
         LakePath(self.decoder.staging_folder).remove_folder()
 
-    def _folder(self, name: str) -> LakePath:
-        return LakePath(self.decoder.staging_folder) / name
+    def _folder(self, table: Table) -> LakePath:
+        return LakePath(self.decoder.staging_folder) / table.name
 
 
 def set_numbers(rows: pa.RecordBatch, numbers: pa.Table) -> pa.RecordBatch:
@@ -162,14 +155,9 @@ def set_numbers(rows: pa.RecordBatch, numbers: pa.Table) -> pa.RecordBatch:
     return rows
 
 
-def _read(folder: LakePath, schema: pa.Schema) -> pa.Table:
-    """Return columns of the staging files of a folder."""
-    return parquet_dataset([*staged_files(folder)], schema).to_table()
-
-
 def _with_numbers(folder: LakePath, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Yield the rows of packets that have an entry among the numbers in a folder; messages with their numbers."""
-    numbers = _read(folder, PACKET_NUMBERS).combine_chunks()
+    numbers = read_staged(folder, PACKET_NUMBERS).combine_chunks()
     for batch in batches:
         place = pc.index_in(batch["packet_key"], numbers["packet_key"].combine_chunks())
         rows, place = batch.filter(place.is_valid()), place.drop_null()

@@ -63,7 +63,7 @@ def changed_connections(step: IncrementalUpdate, now: CaptureState) -> ChangedCo
     if packets is None:
         raise UnknownChangesError
     rows = step.changes(CONNECTIONS, _CHANGED)
-    names = {*packets["connection_id"].to_pylist()} if len(packets) else set[str]()
+    names = {*packets["connection_id"].to_pylist()}
     stepped = _in_captures_with_other_steps(step.lake, before.clock_steps, now.clock_steps)
     names |= {row["connection_id"] for row in rows} | stepped
     names |= _open_at_other_ends(step.lake, before, now)

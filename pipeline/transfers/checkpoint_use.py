@@ -25,6 +25,10 @@ _CHANGED_PACKETS: Final = f"""
 SELECT connection_id, packet_key, bool_or(_change_type IN ({", ".join(map(repr, POST_IMAGES))})) AS present,
   min(sent_by) AS sent_by, min(stream_offset) AS stream_offset, min(unix_micros(sent_at)) AS sent_at_us
 FROM {{feed}} WHERE {{emptied}} GROUP BY connection_id, packet_key"""
+_NO_CHANGES: Final = pa.schema({
+    "connection_id": pa.string(), "packet_key": pa.string(), "present": pa.bool_(), "sent_by": pa.string(),
+    "stream_offset": pa.int64(), "sent_at_us": pa.int64(),
+}).empty_table()  # fmt: skip
 _SAID_OF_ALL: Final = ("initiator_queue_manager", "acceptor_queue_manager")
 """Columns of silver.sessions that stand in all rows of silver.order_acks or silver.sendings."""
 
@@ -70,7 +74,7 @@ def changed_packets(step: IncrementalUpdate) -> pa.Table | None:
     lost their bytes (``store.stubs``) are no change.
     """
     if step.feeds.is_unchanged(SESSION_PACKETS):
-        return pa.table({})
+        return _NO_CHANGES
     since = step.provenance_before.get(str(SESSION_PACKETS))
     skipped = commits_with_provenance(step.lake, SESSION_PACKETS, since, STUBS_EMPTIED_PROVENANCE)
     emptied = f"_commit_version NOT IN ({', '.join(map(str, skipped))})" if skipped else "TRUE"

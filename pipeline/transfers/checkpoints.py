@@ -159,7 +159,12 @@ NO_SIDE: Final = SideCheckpoint()
 def read_checkpoints(lake: Lake, table: Table, names: Collection[str]) -> dict[str, Checkpoint]:
     """Return the checkpoints of some connections in a table, by connection_id."""
     found = lake.select(table, "connection_id IN {names}", names=names) if names else pa.table({})
-    return {row["connection_id"]: _from_row(row) for row in table_to_rows(found)}
+    return checkpoints_by_connection(found)
+
+
+def checkpoints_by_connection(rows: pa.Table) -> dict[str, Checkpoint]:
+    """Return the checkpoints that rows of a table are, by connection_id."""
+    return {row["connection_id"]: _from_row(row) for row in table_to_rows(rows)}
 
 
 def _from_row(row: Mapping[str, Any]) -> Checkpoint:
@@ -188,18 +193,6 @@ def _from_row(row: Mapping[str, Any]) -> Checkpoint:
 def _holes_of_side(row: Mapping[str, Any], side: int) -> tuple[Hole, ...]:
     found = (each for each in row["holes"] or () if each["side"] == side)
     return tuple(Hole(**{each.name: hole[each.name] for each in fields(Hole)}) for hole in found)
-
-
-def write_checkpoints(
-    lake: Lake, table: Table, names: Collection[str], checkpoints: Collection[Checkpoint], run_id: str
-) -> None:
-    """Make these the checkpoints of some connections: ``names`` has theirs, and of those that have none."""
-    rows = checkpoint_rows(table, checkpoints, run_id)
-    if not rows.num_rows and not lake.exists(table):
-        return
-    current = lake.select(table, "connection_id IN {names}", names=names)
-    dates = {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
-    lake.replace_changed(table, rows, current, dates=dates)
 
 
 def checkpoint_rows(table: Table, checkpoints: Collection[Checkpoint], run_id: str) -> pa.Table:

@@ -1,20 +1,17 @@
-"""Reads packets of connections, and what was decoded of their messages, from the lake."""
+"""What is read of packets and captures, and how the packets of connections are arranged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps, spans_by_server
-from pipeline.lake.date_filters import Dates, DateSpan
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import RowsOfDates
 from pipeline.silver.decode_packets import USER_MESSAGE
 from pipeline.transfers.checkpoints import Checkpoint
 from pipeline.transfers.connection_packets import (
@@ -23,20 +20,14 @@ from pipeline.transfers.connection_packets import (
     arrange_packets,
 )
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
-from schemas.messages import MESSAGES
 from schemas.sessions import SESSION_PACKETS
-from schemas.table import EVENT_DATE, Table
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
-from udfs.columns.arrays import to_times
-from udfs.messages.header_layouts import PROTOCOL_BINARY
-from udfs.times import us_to_datetime
 
 BINARY_PROTOCOL: Final = "binary_protocol"  # bronze.connections.kind
 MAX_PACKETS: Final = 500_000  # of connections that are recomputed together; one connection may have more
 CAPTURE_BEGINS: Final = """
 SELECT capture_id, unix_micros(first_packet_at) AS begins FROM {files} WHERE first_packet_at IS NOT NULL"""
 """SQL over ``bronze.capture_files``: by capture the time of its oldest packet."""
-_SIZES: Final = "SELECT connection_id, count(*) AS n FROM {rows} WHERE connection_id IN {names} GROUP BY connection_id"
 PACKETS_SQL: Final = f"""
 SELECT packet_key, connection_id, client_address, client_port, server_address, server_port, sent_by, tcp_sequence,
   stream_offset, capture_id, packet_number, sent_at, sent_done_at, kind, flags, packet_size, length_bytes, seen_bytes,
@@ -49,12 +40,10 @@ FROM {{rows}}"""
 
 Of user messages, which may be large, only some bytes are read: they are decoded apart.
 """
-_PACKETS_OF: Final = f"{PACKETS_SQL} WHERE connection_id IN {{names}} AND {{behind}}"
-_KEPT: Final = "packet_key IN {packet_keys}"
-_DECODED: Final = f"""
-SELECT sighting_key, packet_key, connection_id, seen_at, session_number, recoverable_number, delivery, transactional,
-  {EVENT_DATE}
-FROM {{messages}} WHERE connection_id IN {{names}} AND seen_in = '{PROTOCOL_BINARY}' AND {{behind}}"""
+_BEGINS_OF: Final = f"""
+{CAPTURE_BEGINS} AND (capture_id IN {{captures}} OR capture_id IN (
+  SELECT capture_id FROM {{packets}} WHERE connection_id IN {{names}} AND connection_id IN (
+    SELECT connection_id FROM {{connections}} WHERE connection_id IN {{names}} AND NOT syn_seen)))"""
 
 
 def read_skipped(lake: Lake) -> dict[str, list[tuple[int, int]]]:
@@ -68,17 +57,15 @@ def read_set_by(lake: Lake) -> dict[str, int]:
     return {server: sum(until - since for since, until in spans) for server, spans in found.items()}
 
 
-def read_capture_begins(lake: Lake, captures: Collection[str]) -> dict[str, int]:
-    """Return by capture the time of its oldest packet, microseconds."""
-    sql = f"{CAPTURE_BEGINS} AND capture_id IN {{captures}}"
-    rows = lake.query(sql, files=CAPTURE_FILES, captures=captures).to_pylist() if captures else []
-    return {row["capture_id"]: row["begins"] for row in rows}
-
-
-def count_packets(lake: Lake, names: Collection[str]) -> dict[str, int]:
-    """Return how many packets some connections have; those without a packet are left out."""
-    sizes = lake.query(_SIZES, rows=SESSION_PACKETS, names=names).to_pylist() if names else []
-    return {row["connection_id"]: row["n"] for row in sizes}
+def read_capture_begins(
+    lake: Lake, names: Collection[str], checkpoints: Mapping[str, Checkpoint] = MappingProxyType({})
+) -> dict[str, int]:
+    """Return the time of the oldest packet of captures, microseconds: of those with connections without a SYN."""
+    kept = {each.capture_id for name in names if name in checkpoints for each in checkpoints[name].captures}
+    rows = lake.query(
+        _BEGINS_OF, files=CAPTURE_FILES, packets=SESSION_PACKETS, connections=CONNECTIONS, names=names, captures=kept
+    )
+    return dict(zip(rows["capture_id"].to_pylist(), rows["begins"].to_pylist(), strict=True))
 
 
 def group_connections(packets: Mapping[str, int], names: Collection[str]) -> Iterator[list[str]]:
@@ -96,85 +83,6 @@ def group_connections(packets: Mapping[str, int], names: Collection[str]) -> Ite
         yield group
 
 
-def read_after_checkpoint(
-    read: Callable[[str, list[str], Dates | None], pa.Table],
-    names: Collection[str],
-    checkpoints: Mapping[str, Checkpoint],
-    column: str,
-) -> pa.Table:
-    """Return rows of some connections, of those with a checkpoint the ones behind it, by a column of times.
-
-    ``read(condition, names, dates)`` returns the rows of connections that meet a SQL condition on that column, all of
-    which are of these dates, with connection_id and the column. Files with older rows alone are not read.
-    """
-    whole = [name for name in names if name not in checkpoints]
-    parts = [read("TRUE", whole, None)] if whole or not names else []
-    until = {name: checkpoints[name].counted_until for name in names if name in checkpoints}
-    if until:
-        since = min(until.values())
-        rows = read(f"{column} > timestamp_micros({since})", [*until], DateSpan.of_times(since))
-        place = pc.index_in(rows["connection_id"], pa.array([*until], pa.string())).combine_chunks()
-        limits = np.array([*until.values()], np.int64)[np.asarray(place, np.int64)]
-        parts.append(rows.filter(pa.array(to_times(rows[column]) > limits)))
-    return pa.concat_tables(parts)
-
-
-def select_after_checkpoint(
-    lake: Lake, table: Table, names: Collection[str], checkpoints: Mapping[str, Checkpoint], column: str
-) -> pa.Table:
-    """Return the rows of a table for some connections, as ``read_after_checkpoint`` does."""
-
-    def read(condition: str, some: list[str], dates: Dates | None) -> pa.Table:
-        return lake.select(table, f"connection_id IN {{names}} AND {condition}", (), dates, names=some)
-
-    return read_after_checkpoint(read, names, checkpoints, column)
-
-
-def read_decoded_messages(
-    lake: Lake, names: Collection[str], checkpoints: Mapping[str, Checkpoint] = MappingProxyType({})
-) -> pa.Table:
-    """Return of the messages of some connections the keys, numbers, delivery and whether they are transactional.
-
-    Of those with a checkpoint: of the messages behind it.
-    """
-
-    def read(condition: str, some: list[str], dates: Dates | None) -> pa.Table:
-        return lake.query(_DECODED.replace("{behind}", condition), messages=RowsOfDates(MESSAGES, dates), names=some)
-
-    return read_after_checkpoint(read, names, checkpoints, "seen_at")
-
-
-def read_packets(
-    lake: Lake,
-    names: Collection[str],
-    decoded: pa.Table,
-    connection_columns: Collection[str],
-    expire_us: int,
-    checkpoints: Mapping[str, Checkpoint] = MappingProxyType({}),
-) -> tuple[ConnectionPackets, pa.Table]:
-    """Return the packets of some connections with their numbers, and the connections' rows, as far as they are there.
-
-    ``decoded`` is what ``read_decoded_messages`` returns for them: a message whose packet was emptied is told by it. Of
-    connections with a checkpoint the packets behind it are read, and the kept ones.
-    """
-
-    def read(condition: str, some: list[str], dates: Dates | None, **more: Any) -> pa.Table:  # noqa: ANN401 - as query
-        rows = RowsOfDates(SESSION_PACKETS, dates)
-        return lake.query(_PACKETS_OF.replace("{behind}", condition), rows=rows, names=some, **more)
-
-    found = [read_after_checkpoint(read, names, checkpoints, "sent_at")]
-    kept = [each for name in names if name in checkpoints for each in checkpoints[name].kept_packets]
-    if kept:
-        times, keys = sorted({each.sent_at_us for each in kept}), {each.packet_key for each in kept}
-        at = ", ".join(f"timestamp_micros({each})" for each in times)
-        dates = {us_to_datetime(each).date() for each in times}
-        found.append(read(f"{_KEPT} AND sent_at IN ({at})", [*names], dates, packet_keys=keys))
-    connections = lake.select(CONNECTIONS, "connection_id IN {names}", tuple(connection_columns), names=names)
-    known = connections["connection_id"].to_pylist()
-    packets, steps = pa.concat_tables(found), read_clock_steps(lake)
-    return arrange_read_packets(packets, decoded, known, expire_us, checkpoints, steps), connections
-
-
 def arrange_read_packets(
     packets: pa.Table,
     decoded: pa.Table,
@@ -185,7 +93,8 @@ def arrange_read_packets(
 ) -> ConnectionPackets:
     """Return packets of some connections, as ``PACKETS_SQL`` gives them, with their numbers; others are left out.
 
-    ``decoded`` as in ``read_packets``; ``steps``: where clocks of captures were set.
+    ``decoded``: what is known of messages whose packets were emptied (``ConnectionParts``); ``steps``: where clocks of
+    captures were set.
     """
     place = pc.index_in(packets["packet_key"], decoded["packet_key"].combine_chunks())
     for column in ("delivery", "transactional"):

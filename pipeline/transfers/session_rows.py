@@ -106,12 +106,6 @@ def session_rows(
     return rows_to_table(rows, SESSIONS_SCHEMA)
 
 
-def captures_of_unbegun(connections: pa.Table, found: ConnectionPackets) -> set[str]:
-    """Return the captures of connections whose SYN was not captured: what ``session_rows`` has to be told of."""
-    unbegun = connections.filter(pc.invert(connections["syn_seen"]))["connection_id"].to_pylist()
-    return set().union(*(found.captures_of(bisect_left(found.connection_ids, name)) for name in unbegun))
-
-
 @dataclass(slots=True)
 class _Handshakes:
     """What handshake packets say: by kind, then side, then connection the first packet; and who was refused."""

@@ -4,14 +4,17 @@ A change affects connections: those of changed packets, those whose row of bronz
 servers whose captures end at another time; those in captures whose clocks are known to have been set elsewhere than
 before. Of an affected connection all packets are numbered again, without their
 bytes; of a long session those behind its checkpoint, while nothing up to it changed. Only new or changed messages are
-decoded, and of the others only numbers that came out differently are written. The commit of silver.sessions comes last:
-its provenance stands for all. Checkpoints are committed before it, so none outlives a change that it does not know.
+decoded, and of the others only numbers that came out differently are written. Connections are computed in tasks where
+they are many (``stage_sessions.py``); then each table is written in one commit. That of silver.sessions comes last: its
+provenance stands for all. Checkpoints are committed before it, so none outlives a change that it does not know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,47 +22,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.schema_enforcement import changed_keys
+from pipeline.lake.staged_changes import write_changes
+from pipeline.runs.recovery import RunMarkers
 from pipeline.settings import StoreConfig
 from pipeline.silver.decode import DECODER_VERSIONS, DEFAULT_SETTINGS, BatchesByTable, DecodeSettings
-from pipeline.silver.decode_packets import USER_MESSAGE, DecodedPackets, decode_packets
+from pipeline.silver.decode_packets import NUMBERS, USER_MESSAGE, DecodedPackets, decode_packets
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from pipeline.transfers.changed_connections import CONNECTION_INPUTS, CaptureState, changed_connections
-from pipeline.transfers.checkpoint_cuts import latest_checkpoints
-from pipeline.transfers.checkpoint_use import ChangedPackets, outdated_checkpoints, usable_checkpoints
-from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
-from pipeline.transfers.connection_packets import ConnectionPackets
-from pipeline.transfers.inputs import (
-    BINARY_PROTOCOL,
-    count_packets,
-    group_connections,
-    read_capture_begins,
-    read_decoded_messages,
-    read_packets,
-    select_after_checkpoint,
-)
-from pipeline.transfers.sending_rows import sending_rows
-from pipeline.transfers.session_rows import (
-    CONNECTION_COLUMNS,
-    SessionSettings,
-    captures_of_unbegun,
-    order_ack_rows,
-    session_rows,
-)
-from pipeline.transfers.side_losses import LOSS_COLUMNS, gaps_are_holes
+from pipeline.transfers.checkpoint_use import ChangedPackets, usable_checkpoints
+from pipeline.transfers.inputs import BINARY_PROTOCOL
+from pipeline.transfers.session_rows import SessionSettings
+from pipeline.transfers.stage_sessions import CHANGED, DECODED_BEFORE, SessionStaging
+from pipeline.transfers.staged_messages import DECODE, GONE, NOW_STORED, RENUMBERED, TAKEN, read_messages
 from schemas.bronze import CONNECTIONS
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_CHECKPOINTS, SESSION_PACKETS, SESSIONS
-from schemas.table import EVENT_DATE, Table
-from udfs.array_types import Bools, Ints
-from udfs.columns.absent import NO_TIME
-from udfs.columns.arrays import to_flags
+from schemas.table import EVENT_DATE
+from udfs.columns.arrays import to_ints, to_times
 from udfs.prefetch import prefetch
 from udfs.sessions.packet_layouts import DECODER_VERSION
-from udfs.times import timedelta_to_us, us_to_datetime
+from udfs.times import timedelta_to_us
 
 _SESSIONS: Final = DerivedTable(
     SESSIONS, CONNECTION_INPUTS, code_version="9", needs=(SESSION_PACKETS, SESSIONS, CONNECTIONS)
@@ -124,10 +112,9 @@ class _DecodedMessages(NamedTuple):
 class _SessionsUpdate:
     """One update.
 
-    ``changed``: keys of changed packets, None for all; ``changes``: where they are; ``packets``: how many each affected
-    connection has; ``now``: capture ends and clocks; ``stepped``: connections in captures of which other
-    places are known than before where their clocks were set. ``decoded_before``: what was decoded already; ``taken``:
-    the numbers of the messages that are taken from it.
+    ``changed``: the changed packets, None for all; ``changes``: where they are; ``now``: capture ends and clocks;
+    ``stepped``: connections in captures of which other places are known than before where their clocks were set.
+    ``decoded_before``: what was decoded already.
     """
 
     step: IncrementalUpdate
@@ -136,10 +123,8 @@ class _SessionsUpdate:
     messages: DecodeSettings
     run_id: str
     decoded_before: DecodedPackets | None = None
-    taken: list[pa.Table] = field(default_factory=list)
-    changed: pa.Array | None = None
+    changed: pa.Table | None = None
     changes: ChangedPackets | None = None
-    packets: dict[str, int] = field(default_factory=dict)
     stepped: set[str] = field(default_factory=set)
     written: dict[str, int] = field(default_factory=lambda: {str(each): 0 for each in (MESSAGES, ORDER_ACKS, SENDINGS)})
 
@@ -149,7 +134,7 @@ class _SessionsUpdate:
         return self.step.lake
 
     def run(self) -> dict[str, int]:
-        """Recompute the affected connections, group by group."""
+        """Recompute the affected connections."""
         self.step.keep(self.now)
         self.written[str(SESSIONS)] = self.step.recompute(self._affected_connections, self._recompute)
         return self.written
@@ -159,11 +144,13 @@ class _SessionsUpdate:
             affected = self._all_connections()
         if not affected:
             return self.step.note_provenance()
-        self.packets = count_packets(self.lake, affected)
-        rows = [self._recompute_group(names) for names in group_connections(self.packets, affected)]
-        self._add_decoded()
-        current = self.lake.select(SESSIONS, "connection_id IN {names}", names=affected)
-        return self.step.replace_changed(pa.concat_tables(rows), current)
+        folder = RunMarkers.of(self.lake).root / "sessions"
+        folder.remove_folder()
+        try:
+            self._stage(folder, affected)
+            return self._write(folder)
+        finally:
+            folder.remove_folder()
 
     # What changed
 
@@ -171,9 +158,7 @@ class _SessionsUpdate:
         """Return the connections to recompute; UnknownChangesError."""
         found = changed_connections(self.step, self.now)
         packets, self.changes, self.stepped = found.packets, found.changes, found.stepped
-        self.changed = (
-            packets.filter(packets["present"])["packet_key"].combine_chunks() if len(packets) else pa.array([])
-        )
+        self.changed = packets.filter(packets["present"])
         return found.names
 
     def _all_connections(self) -> set[str]:
@@ -183,64 +168,38 @@ class _SessionsUpdate:
             found |= {*self.lake.query("SELECT connection_id FROM {rows}", rows=SESSIONS)["connection_id"].to_pylist()}
         return found
 
-    # One group of connections
+    # What is made of it
 
-    def _recompute_group(self, names: list[str]) -> pa.Table:
-        """Recompute some connections; write what is made of them, and return their sessions."""
-        before = self.lake.select(SESSIONS, "connection_id IN {names}", names=names)
+    def _stage(self, folder: LakePath, names: set[str]) -> None:
+        """Compute some connections to staging files."""
         checkpoints = {}
         if self.changes is not None:
-            going_on = [name for name in names if name not in self.stepped]
-            checkpoints = usable_checkpoints(self.lake, SESSION_CHECKPOINTS, going_on, self.changes)
-        decoded, found, connections, sessions = self._compute(names, checkpoints)
-        outdated = outdated_checkpoints(found, connections, sessions, before, self.packets)
-        if outdated:
-            checkpoints = {name: each for name, each in checkpoints.items() if name not in outdated}
-            decoded, found, connections, sessions = self._compute(names, checkpoints)
-        self._replace(ORDER_ACKS, names, order_ack_rows(found, sessions, self.run_id), checkpoints)
-        self._replace(SENDINGS, names, sending_rows(found, connections, sessions, self.run_id), checkpoints)
-        self._set_stored(found)
-        self._write_messages(found, decoded)
-        self._write_checkpoints(names, found, connections)
+            checkpoints = usable_checkpoints(self.lake, SESSION_CHECKPOINTS, names - self.stepped, self.changes)
+        keys = {CHANGED: self.changed} if self.changed is not None else {}
+        if self.decoded_before is not None:
+            keys[DECODED_BEFORE] = self.decoded_before.messages
+        steps = read_clock_steps(self.lake)
+        staging = SessionStaging(folder, self.now.capture_ends, steps, self.settings, self.run_id, keys)
+        staging.stage(self.lake, names, checkpoints)
+
+    def _write(self, folder: LakePath) -> int:
+        """Write what was staged; return how many sessions are written."""
+        for table in (ORDER_ACKS, SENDINGS):
+            self.written[str(table)] += write_changes(self.lake, folder, table)
+        self._set_stored(read_messages(folder, NOW_STORED))
+        self._write_messages(folder)
+        write_changes(self.lake, folder, SESSION_CHECKPOINTS)
         for table in (MESSAGES, COMQC_CALLS, ORDER_ACKS, SENDINGS):
             self.lake.create(table)
-        return sessions
+        return self.step.write_changes(folder)
 
-    def _compute(
-        self, names: list[str], checkpoints: Mapping[str, Checkpoint]
-    ) -> tuple[pa.Table, ConnectionPackets, pa.Table, pa.Table]:
-        """Return the messages, packets, connections and new sessions of some connections."""
-        decoded = read_decoded_messages(self.lake, names, checkpoints)
-        expire = timedelta_to_us(self.settings.expire)
-        found, connections = read_packets(self.lake, names, decoded, CONNECTION_COLUMNS, expire, checkpoints)
-        begins = read_capture_begins(self.lake, captures_of_unbegun(connections, found))
-        sessions = session_rows(connections, found, self.now.capture_ends, begins, self.settings, self.run_id)
-        return decoded, found, connections, sessions
-
-    def _replace(
-        self, table: Table, names: Collection[str], rows: pa.Table, checkpoints: Mapping[str, Checkpoint]
-    ) -> None:
-        """Replace the rows of some connections in a table, behind their checkpoints, as far as they differ."""
-        current = select_after_checkpoint(self.lake, table, names, checkpoints, "sent_at")
-        dates = {*pc.unique(rows[EVENT_DATE]).to_pylist(), *pc.unique(current[EVENT_DATE]).to_pylist()}
-        self.written[str(table)] += self.lake.replace_changed(table, rows, current, dates=dates)
-
-    def _set_stored(self, found: ConnectionPackets) -> None:
+    def _set_stored(self, new: pa.Table) -> None:
         """Write when messages up to checkpoints were stored, as far as a packet behind tells."""
-        every = [each for side in found.now_stored.values() for each in side]
-        if not every:
+        if not new.num_rows:
             return
-        carriers = found.table.take(pa.array([each.carrier for each in every]))
-        columns = {
-            "packet_key": pa.array([each.packet.packet_key for each in every]),
-            "stored_at": carriers["sent_at"],
-            "stored_by": carriers["packet_key"],
-            "stored_in": carriers["capture_id"],
-        }
-        dates = {us_to_datetime(each.packet.sent_at_us).date() for each in every}
-        keys = columns["packet_key"].to_pylist()
-        there = self.lake.select_by_values(SENDINGS, keys, dates=dates, columns=tuple(columns))
-        new = pa.table(columns).cast(there.schema)
+        dates, new = {*new[EVENT_DATE].to_pylist()}, new.drop_columns([EVENT_DATE])
+        keys = new["packet_key"].to_pylist()
+        there = self.lake.select_by_values(SENDINGS, keys, dates=dates, columns=new.column_names)
         fresh, _ = changed_keys(new, there, "packet_key")
         new = new.filter(is_in(new, "packet_key", {*fresh} & {*there["packet_key"].to_pylist()}))
         if new.num_rows:
@@ -249,50 +208,23 @@ class _SessionsUpdate:
             )
             self.written[str(SENDINGS)] += new.num_rows
 
-    def _write_checkpoints(self, names: Collection[str], found: ConnectionPackets, connections: pa.Table) -> None:
-        losses = {row["connection_id"]: row for row in connections.select(LOSS_COLUMNS).to_pylist()}
-        holes = {name: gaps_are_holes(found, place, losses[name]) for place, name in enumerate(found.connection_ids)}
-        write_checkpoints(self.lake, SESSION_CHECKPOINTS, names, latest_checkpoints(found, holes), self.run_id)
-
-    def _write_messages(self, found: ConnectionPackets, decoded: pa.Table) -> None:
-        """Decode new and changed messages and replace their rows; set changed numbers in the rows of others."""
-        table = found.table
-        message = found.is_kind(USER_MESSAGE) & ~found.kept
-        old = np.asarray(pc.is_in(table["packet_key"], decoded["packet_key"].combine_chunks()).combine_chunks())
-        bare = np.asarray(table["bare"].combine_chunks())
-        if self.changed is None:
-            again = ~bare
-        else:
-            again = ~bare & np.asarray(pc.is_in(table["packet_key"], self.changed.cast(pa.string())).combine_chunks())
-        decode = np.flatnonzero(message & (again | (~old & ~bare)))
-        decode = self._take_decoded(found, decode, ~old[decode])
-        decode = decode[np.argsort(found.packets.sent_at[decode], kind="stable")]  # as they lie in bronze
-        gone = decoded.filter(pc.invert(is_in(decoded, "packet_key", set(table["packet_key"].to_pylist()))))
-        self._delete_messages(gone)
-        for messages in prefetch(self._decode(found, rows) for rows in _slices(decode, found)):
+    def _write_messages(self, folder: LakePath) -> None:
+        """Delete messages, decode others and replace their rows, and write the numbers of those that stay."""
+        self._delete_messages(read_messages(folder, GONE))
+        decode = read_messages(folder, DECODE).sort_by("sent_at")  # as they lie in bronze
+        for messages in prefetch(self._decode(packets) for packets in _slices(decode)):
             self._replace_messages(messages)
-        kept = message & old
-        kept[decode] = False
-        self._set_numbers(found, np.flatnonzero(kept), decoded)
+        self._set_numbers(read_messages(folder, RENUMBERED))
+        self._add_decoded(folder)
 
-    def _take_decoded(self, found: ConnectionPackets, rows: Ints, is_new: Bools) -> Ints:
-        """Note the new messages among some rows that were decoded already; return the rows of the others."""
-        if self.decoded_before is None:
-            return rows
-        keys = found.table["packet_key"].take(pa.array(rows))
-        taken = is_new & to_flags(pc.is_in(keys, self.decoded_before.message_keys))
-        self.taken.append(found.numbers_of(rows[taken]))
-        return rows[~taken]
-
-    def _add_decoded(self) -> None:
+    def _add_decoded(self, folder: LakePath) -> None:
         """Add to the tables the messages that were decoded already."""
-        if self.decoded_before is None or not (numbers := pa.concat_tables(self.taken)).num_rows:
+        if self.decoded_before is None or not (numbers := read_messages(folder, TAKEN)).num_rows:
             return
-        self.decoded_before.note_numbers(numbers)
         has_calls = self.decoded_before.has_calls_of(numbers["packet_key"])
         for table in (MESSAGES, COMQC_CALLS) if has_calls else (MESSAGES,):
             provenance = self.lake.versions.provenance_json(table)
-            self.lake.append(table, self.decoded_before.rows(table), provenance=provenance)
+            self.lake.append(table, self.decoded_before.rows(table, folder / TAKEN), provenance=provenance)
         self.written[str(MESSAGES)] += numbers.num_rows
 
     def _delete_messages(self, gone: pa.Table) -> None:
@@ -303,19 +235,18 @@ class _SessionsUpdate:
                     provenance = self.lake.versions.provenance_json(table)
                     self.lake.delete_values(table, "sighting_key", keys, dates=dates, provenance=provenance)
 
-    def _decode(self, found: ConnectionPackets, rows: Ints) -> _DecodedMessages:
-        """Decode the messages of some rows."""
-        table = found.table.drop_columns("packet").take(pa.array(rows))
-        keys = table["packet_key"].to_pylist()
-        sent_at = found.shown_at[rows]
-        sql = f"SELECT packet_key, packet FROM {{rows}} WHERE packet_key IN {{keys}} AND {_within('sent_at', sent_at)}"
+    def _decode(self, rows: pa.Table) -> _DecodedMessages:
+        """Decode messages; ``rows`` as ``DECODE``."""
+        keys, within = rows["packet_key"].to_pylist(), partial(_within, rows["sent_at"])
+        sql = f"SELECT packet_key, packet FROM {{rows}} WHERE packet_key IN {{keys}} AND {within('sent_at')}"
         bytes_of = self.lake.query(sql, rows=SESSION_PACKETS, keys=keys)
-        place = pc.index_in(table["packet_key"], bytes_of["packet_key"].combine_chunks())
-        packets = table.append_column("packet", bytes_of["packet"].take(place))
+        place = pc.index_in(rows["packet_key"], bytes_of["packet_key"].combine_chunks())
+        packets = rows.append_column("packet", bytes_of["packet"].take(place))
         run_ids = pa.repeat(pa.scalar(self.run_id, pa.string()), len(rows))
-        batches = decode_packets(packets, run_ids, self.messages, numbers=found.number_columns(rows))
+        numbers = {name: rows[name].combine_chunks() for name in NUMBERS}
+        batches = decode_packets(packets, run_ids, self.messages, numbers=numbers)
         names = batches[str(MESSAGES)]["sighting_key"].to_pylist()
-        return _DecodedMessages(names, _within("seen_at", sent_at), batches)
+        return _DecodedMessages(names, within("seen_at"), batches)
 
     def _replace_messages(self, messages: _DecodedMessages) -> None:
         """Replace what the tables have of some messages."""
@@ -343,34 +274,25 @@ class _SessionsUpdate:
                     previous_provenance=provenance,
                 )
 
-    def _set_numbers(self, found: ConnectionPackets, rows: Ints, decoded: pa.Table) -> None:
-        """Write the numbers of messages that are not decoded again, where they differ."""
-        place = pc.index_in(found.table["packet_key"].take(pa.array(rows)), decoded["packet_key"].combine_chunks())
-        before, now = decoded.take(place.combine_chunks()), found.number_columns(rows)
-        differs = np.zeros(len(rows), np.bool_)
-        for name, column in now.items():
-            was = np.asarray(pc.fill_null(before[name], 0).combine_chunks())
-            differs |= was != np.asarray(pc.fill_null(column, 0))
-        chosen = pa.array(np.flatnonzero(differs))
-        if len(chosen):
-            columns = {name: column.take(chosen) for name, column in now.items()}
-            columns = {"sighting_key": before["sighting_key"].take(chosen)} | columns
-            dates = {*before[EVENT_DATE].take(chosen).to_pylist()}
-            provenance = self.lake.versions.provenance_json(MESSAGES)
-            self.lake.update_columns(MESSAGES, pa.table(columns), dates=dates, provenance=provenance)
-            self.written[str(MESSAGES)] += len(chosen)
+    def _set_numbers(self, rows: pa.Table) -> None:
+        """Write other numbers of messages that are not decoded again."""
+        if rows.num_rows:
+            dates, provenance = {*rows[EVENT_DATE].to_pylist()}, self.lake.versions.provenance_json(MESSAGES)
+            columns = rows.drop_columns([EVENT_DATE])
+            self.lake.update_columns(MESSAGES, columns, dates=dates, provenance=provenance)
+            self.written[str(MESSAGES)] += rows.num_rows
 
 
-def _within(column: str, sent_at: Ints) -> str:
+def _within(times: pa.ChunkedArray, column: str) -> str:
     """Return the SQL condition of rows that may be those of packets, by their times: files of others are not read."""
-    if sent_at.min() == NO_TIME:
+    if times.null_count:
         return "TRUE"
-    return f"{column} BETWEEN timestamp_micros({sent_at.min()}) AND timestamp_micros({sent_at.max()})"
+    bounds = to_times(pa.chunked_array([[*pc.min_max(times).values()]], times.type))
+    return f"{column} BETWEEN timestamp_micros({bounds[0]}) AND timestamp_micros({bounds[1]})"
 
 
-def _slices(rows: Ints, found: ConnectionPackets) -> Iterator[Ints]:
-    """Yield rows in parts of at most ``_MAX_DECODED_BYTES``."""
-    sizes = np.asarray(pc.fill_null(found.table["packet_bytes"], 0).combine_chunks(), np.int64)[rows]
-    part = np.cumsum(sizes) // _MAX_DECODED_BYTES
-    bounds = np.flatnonzero(np.diff(part)) + 1
-    yield from (each for each in np.split(rows, bounds) if len(each))
+def _slices(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield rows in parts of at most ``_MAX_DECODED_BYTES``, about."""
+    part = np.cumsum(to_ints(rows["packet_bytes"])) // _MAX_DECODED_BYTES
+    bounds = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), rows.num_rows]
+    yield from (rows.slice(begin, end - begin) for begin, end in pairwise(bounds) if end > begin)

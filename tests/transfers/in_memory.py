@@ -18,12 +18,8 @@ from pipeline.findings.session_findings import (
 )
 from pipeline.settings import TransfersConfig
 from pipeline.silver.decode_packets import decode_packets
-from pipeline.transfers.inputs import (
-    BINARY_PROTOCOL,
-    read_capture_begins,
-    read_decoded_messages,
-    read_packets,
-)
+from pipeline.transfers.connection_parts import ConnectionParts, connection_queries
+from pipeline.transfers.inputs import BINARY_PROTOCOL, read_capture_begins
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TransferSettings, message_transfer_rows
 from pipeline.transfers.sending_rows import sending_rows
@@ -36,11 +32,11 @@ from pipeline.transfers.sequences.sequence_inputs import (
 )
 from pipeline.transfers.sequences.sequence_rows import SEQUENCES_SCHEMA, SequenceSettings, sequence_rows
 from pipeline.transfers.session_rows import CONNECTION_COLUMNS as SESSION_CONNECTION_COLUMNS
-from pipeline.transfers.session_rows import SessionSettings, captures_of_unbegun, order_ack_rows, session_rows
+from pipeline.transfers.session_rows import SessionSettings, order_ack_rows, session_rows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
-from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_CHECKPOINTS, SESSION_PACKETS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.times import timedelta_to_us
 
@@ -62,9 +58,11 @@ def transfers_of_bronze(tables):
     expire = timedelta_to_us(settings.expire)
     names = lake.query(f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}'", rows=CONNECTIONS)
     names = {*names["connection_id"].to_pylist()}
-    decoded = read_decoded_messages(lake, names)
-    found, connections = read_packets(lake, names, decoded, SESSION_CONNECTION_COLUMNS, expire)
-    begins = read_capture_begins(lake, captures_of_unbegun(connections, found))
+    queries = connection_queries(names, {}, SESSION_CHECKPOINTS, SESSION_CONNECTION_COLUMNS)
+    parts = {name: lake.query(query.sql, **query.inputs) for name, query in queries.items()}
+    known = ConnectionParts.of(parts, SESSION_CHECKPOINTS, read_clock_steps(lake), expire)
+    found, connections = known.found, known.connections
+    begins = read_capture_begins(lake, names)
     sessions = session_rows(connections, found, ends, begins, settings, RUN)
     lake.put(SESSIONS, sessions)
     lake.put(ORDER_ACKS, order_ack_rows(found, sessions, RUN))

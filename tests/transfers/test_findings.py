@@ -19,6 +19,7 @@ from pipeline.findings.cloned_machines import HandshakeRequest, find_clones
 from pipeline.findings.hop_findings import HopFacts
 from pipeline.findings.rules.registry import HOP_CHECKS, PACKET_CHECKS, SESSION_CHECKS
 from pipeline.findings.session_findings import EVALUATED_MESSAGES_SQL, evaluate_sessions, read_facts
+from pipeline.findings.stage_session_findings import FindingStaging
 from pipeline.lake.lake import Lake
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.connection_packets import arrange_packets
@@ -153,10 +154,8 @@ def in_the_lake(lake, talks, ends, monkeypatch):
         lake.replace_changed(table, rows, lake.select(table, "TRUE"), dates={*rows["event_date"].to_pylist()})
     evaluated = []
     with monkeypatch.context() as patch:
-        count = update_sessions.count_packets
-        patch.setattr(
-            update_sessions, "count_packets", lambda lake, names: evaluated.extend(names) or count(lake, names)
-        )
+        stage = FindingStaging.stage
+        patch.setattr(FindingStaging, "stage", lambda of, *given: evaluated.extend(given[1]) or stage(of, *given))
         sessions_update.update(lake, "run")
         update_sessions.update(lake, "run")
     found = lake.select(FINDINGS, "TRUE").to_pylist()

@@ -305,8 +305,8 @@ def test_what_was_decoded_is_not_used_where_bronze_changed_since(lake):
 
 
 def test_a_run_that_was_killed_when_messages_were_added_leaves_none_twice(lake, monkeypatch):
-    def dies(_update):
-        add(_update)
+    def dies(_update, folder):
+        add(_update, folder)
         raise KeyboardInterrupt
 
     add = sessions_update._SessionsUpdate._add_decoded

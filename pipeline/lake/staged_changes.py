@@ -1,0 +1,50 @@
+"""Changes of tables that tasks stage: rows that are new or came out differently, and the keys of those that are gone.
+
+A task compares what it made with what the tables have (``stage_changes``); then there is one commit for each table
+(``write_changes``). So this process has no rows, but the keys of those that go.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from pipeline.arrow_rows import is_in
+from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
+from pipeline.lake.schema_enforcement import changed_keys, select_fields
+from pipeline.lake.staging_files import StagingWriter, count_staged_rows, read_staged, staged_files, staged_rows
+from schemas.table import EVENT_DATE, Table
+
+_GONE: Final = "-gone"  # behind the name of a table: the folder of the keys that go
+
+
+def stage_changes(staging: StagingWriter, table: Table, rows: pa.Table, there: pa.Table) -> None:
+    """Stage how rows differ from those in a table that they replace; as ``Lake.replace_changed`` takes both."""
+    (name,) = table.key
+    fresh, stale = changed_keys(rows, there, name)
+    gone = there.select([name, EVENT_DATE])
+    staging.add_table(table.name, rows.filter(is_in(rows, name, fresh)))
+    staging.add_table(f"{table.name}{_GONE}", gone.filter(is_in(gone, name, stale)))
+
+
+def write_changes(
+    lake: Lake, folder: LakePath, table: Table, *, provenance: str | None = None, previous_provenance: str | None = None
+) -> int:
+    """Write the changes of a table that were staged in a folder; return how many rows are written.
+
+    ``provenance`` and ``previous_provenance`` as for ``Lake.replace_changed``.
+    """
+    (name,) = table.key
+    written = count_staged_rows(staged_files(folder / table.name))
+    gone = read_staged(folder / f"{table.name}{_GONE}", select_fields(table.schema(), [name, EVENT_DATE]))
+    if written or gone.num_rows:
+        dates = {*gone[EVENT_DATE].to_pylist()}
+        lake.delete_and_insert(
+            table, name, {*gone[name].to_pylist()}, staged_rows(folder / table.name, table), dates=dates,
+            provenance=provenance, previous_provenance=previous_provenance,
+        )  # fmt: skip
+    if provenance is not None:
+        lake.note_provenance(table, provenance)
+    return written
