@@ -24,9 +24,9 @@ from pipeline.transfers.connection_packets import (
     SideRows,
     window_sizes,
 )
-from pipeline.transfers.flow_control import times_of
-from pipeline.transfers.packet_numbers import NO_NUMBER
-from pipeline.transfers.session_acknowledgements import ack_steps, ambiguous_from
+from pipeline.transfers.numbers.flow_control import times_of
+from pipeline.transfers.numbers.packet_numbers import NO_NUMBER
+from pipeline.transfers.numbers.session_acknowledgements import ack_steps, ambiguous_from
 from pipeline.transfers.session_totals import count_side_packets, said_windows, side_window_full_us
 from pipeline.transfers.side_by_side import capture_spans
 from pipeline.transfers.side_losses import holes_of, joined

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from pipeline.silver.decode_packets import PACKET_NUMBERS, USER_MESSAGE
 from pipeline.transfers.checkpoints import NO_SIDE, Checkpoint, NotStored, SideCheckpoint
-from pipeline.transfers.flow_control import times_of
-from pipeline.transfers.packet_clocks import ordered_times
-from pipeline.transfers.packet_numbers import NO_NUMBER, CountBefore, PacketNumbers, SidePackets, number_packets
-from pipeline.transfers.session_acknowledgements import SessionHeaders, acknowledged_by, stored_by
+from pipeline.transfers.numbers.flow_control import times_of
+from pipeline.transfers.numbers.packet_clocks import ordered_times
+from pipeline.transfers.numbers.packet_numbers import NO_NUMBER, CountBefore, PacketNumbers, SidePackets, number_packets
+from pipeline.transfers.numbers.session_acknowledgements import SessionHeaders, acknowledged_by, stored_by
 from udfs.array_types import Bools, Ints
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE

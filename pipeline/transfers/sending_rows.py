@@ -17,9 +17,9 @@ from pipeline.transfers.connection_packets import (
     ConnectionPackets,
     window_sizes,
 )
-from pipeline.transfers.flow_control import DEFAULT_WINDOW, surely_acknowledged
 from pipeline.transfers.holes import may_hold_acknowledgement
-from pipeline.transfers.packet_numbers import NO_NUMBER
+from pipeline.transfers.numbers.flow_control import DEFAULT_WINDOW, surely_acknowledged
+from pipeline.transfers.numbers.packet_numbers import NO_NUMBER
 from pipeline.transfers.side_losses import LOSS_COLUMNS, SideLoss, side_losses
 from schemas.sessions import SENDINGS
 from schemas.table import EVENT_DATE, RUN_ID

@@ -30,7 +30,7 @@ from pipeline.transfers.connection_packets import (
     first_rows,
     window_sizes,
 )
-from pipeline.transfers.packet_numbers import NO_NUMBER
+from pipeline.transfers.numbers.packet_numbers import NO_NUMBER
 from pipeline.transfers.session_totals import side_counts, side_window_full_us
 from pipeline.transfers.side_by_side import overlapping_captures
 from pipeline.transfers.side_losses import LOSS_COLUMNS, UNLIMITED, missing_packets, side_losses

@@ -19,8 +19,8 @@ from pipeline.transfers.connection_packets import (
     ConnectionPackets,
     SideRows,
 )
-from pipeline.transfers.flow_control import window_full_us
-from pipeline.transfers.packet_numbers import NO_NUMBER
+from pipeline.transfers.numbers.flow_control import window_full_us
+from pipeline.transfers.numbers.packet_numbers import NO_NUMBER
 from udfs.array_types import Bools, Ints
 from udfs.columns.absent import AFTER_ALL, NONE
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import transfers.reference_numbers as plain
 from example_counts import examples
-from pipeline.transfers.flow_control import surely_acknowledged, times_of, window_full_us
-from pipeline.transfers.packet_numbers import NO_NUMBER, SidePackets, number_packets
-from pipeline.transfers.session_acknowledgements import SessionHeaders, acknowledged_by, stored_by
+from pipeline.transfers.numbers.flow_control import surely_acknowledged, times_of, window_full_us
+from pipeline.transfers.numbers.packet_numbers import NO_NUMBER, SidePackets, number_packets
+from pipeline.transfers.numbers.session_acknowledgements import SessionHeaders, acknowledged_by, stored_by
 from udfs.columns.absent import NO_TIME, NONE
 
 EXPIRE = 1_000

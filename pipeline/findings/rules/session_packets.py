@@ -25,9 +25,9 @@ from pipeline.transfers.connection_packets import (
     SESSION_ACK,
     window_sizes,
 )
-from pipeline.transfers.flow_control import latest_windows
-from pipeline.transfers.packet_numbers import NO_NUMBER
-from pipeline.transfers.session_acknowledgements import ack_steps
+from pipeline.transfers.numbers.flow_control import latest_windows
+from pipeline.transfers.numbers.packet_numbers import NO_NUMBER
+from pipeline.transfers.numbers.session_acknowledgements import ack_steps
 from pipeline.transfers.session_totals import said_windows
 from udfs.array_types import Bools, Ints
 from udfs.codes import MESSAGE_CLASS_NAMES

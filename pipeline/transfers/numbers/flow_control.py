@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.transfers.session_acknowledgements import ack_steps
+from pipeline.transfers.numbers.session_acknowledgements import ack_steps
 from udfs.array_types import Bools, Ints
 from udfs.columns.absent import AFTER_ALL, NO_TIME
 from udfs.columns.groups import sorted_distinct, take_or
