@@ -56,13 +56,13 @@ class PeakMemory:
     measured: processes that ran before, and are not below, are looked at once.
 
     ``whole_tree``: also of all of them together, as the largest sum of their PSS in a sample. That slows them down.
-    ``read_bytes``: what the first process read, from the disk or from what the kernel had of it; ``cpu_s``: its
-    processor time, seconds.
+    ``read_bytes``: what the first process read, from the disk or from what the kernel had of it. ``cpu_s``: processor
+    time of each process, seconds, as far as it was sampled.
     """
 
     def __init__(self, pid: int | None = None, interval_s: float = 0.1, *, whole_tree: bool = False) -> None:
         self.driver_bytes = self.worker_bytes = self.jvm_bytes = self.tree_bytes = self.read_bytes = 0
-        self.cpu_s = 0.0
+        self.cpu_s: dict[int, float] = {}
         self._whole_tree = whole_tree
         self._pid = os.getpid() if pid is None else pid
         self._others: frozenset[str] = frozenset()  # ran before
@@ -79,6 +79,11 @@ class PeakMemory:
         self._stop.set()
         self._thread.join()
         self._sample()
+
+    @property
+    def driver_cpu_s(self) -> float:
+        """Return the processor time of the process itself, seconds."""
+        return self.cpu_s.get(self._pid, 0.0)
 
     def _watch(self) -> None:
         while not self._stop.wait(self._interval):
@@ -98,7 +103,6 @@ class PeakMemory:
         if own is not None:
             self.driver_bytes = max(self.driver_bytes, own[2])
             self.read_bytes = max(self.read_bytes, _read_bytes(self._pid))
-            self.cpu_s = max(self.cpu_s, _cpu_seconds(self._pid))
         processes.discard(str(self._pid))
         tree = [self._pid]
         queue = [(child, False) for child in children[self._pid]]
@@ -115,6 +119,7 @@ class PeakMemory:
             elif name.startswith("python"):
                 self.worker_bytes = max(self.worker_bytes, peak)
             queue += [(child, below_java or is_java) for child in children[pid]]
+        self.cpu_s |= {pid: max(self.cpu_s.get(pid, 0.0), _cpu_seconds(pid)) for pid in tree}
         if self._whole_tree:
             self.tree_bytes = max(self.tree_bytes, sum(map(_proportional_bytes, tree)))
         return frozenset(processes)

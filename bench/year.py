@@ -85,7 +85,8 @@ def measure_run(
     return {
         "seconds": run["wall_s"],
         **{f"  {stage}": seconds for stage, seconds in run["stages"].items()},
-        "processor time of the driver": run["memory"].cpu_s,
+        "processor time": sum(run["memory"].cpu_s.values()),
+        "processor time of the driver": run["memory"].driver_cpu_s,
         "driver, MB": run["memory"].driver_bytes / 1e6,
         "read, MB": run["memory"].read_bytes / 1e6,
         "files": len(before),
