@@ -1,14 +1,14 @@
 """Update of gold.alerts from silver, gold and coverage.
 
 Each source (``inputs.ALERT_SOURCES``) is a query over one or two tables and a plain function that finds the alerts in
-its rows: in memory where the rows are few, in Spark by subject where they are many. Where the sources have few rows
-in all, all alerts are recomputed. Else the earliest day with a change counts: alerts that ended some time before it
-(``_reach_us``) stay, the others are recomputed from the sources' rows since the first of them began.
+its rows: in memory where the rows are few, in Spark by subject where they are many. The earliest day with a change
+counts: alerts that ended some time before it (``_reach_us``) stay, the others are recomputed from the sources' rows
+since the first of them began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -25,7 +25,7 @@ from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, UnknownChangesError
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import GroupedQuery
+from pipeline.lake.queries.inputs import GroupedQuery, GroupFunction
 from pipeline.silver.machines import UNNAMED, Machines, names_in_gold
 from pipeline.silver.queue_aliases import AliasIndex
 from pipeline.transfers.inputs import read_skipped
@@ -51,7 +51,6 @@ from udfs.keys import key
 from udfs.rows import RowMapping
 from udfs.times import DAY_US, EPOCH, datetime_to_us, timedelta_to_us, us_to_datetime
 
-MAX_FOR_FULL_UPDATE: Final = 20_000  # rows of all sources; with fewer, all alerts are recomputed
 _FOLLOWED: Final = (
     QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES, RECEIVE_ATTEMPTS, MESSAGES, REMOTE_READ_CALLS, MANAGEMENT_CALLS,
     CLIENT_CALLS, RPC_CALLS, FINDINGS, COVERAGE, SNAPSHOTS_RAW, MACHINE_HISTORY, CONNECTIONS, SESSIONS, ORDER_ACKS,
@@ -67,10 +66,9 @@ _FIRST_DAY: Final = f"SELECT min({EVENT_DATE}) AS first_day, bool_or({EVENT_DATE
 
 @dataclass(frozen=True, slots=True)
 class _AlertsState(KeptState):
-    """``names``: a hash of the names in the rows; ``looked``: how many rows the sources had; ``now``: microseconds."""
+    """``names``: a hash of the names in the rows; ``now``: what counted as now, microseconds."""
 
     names: str
-    looked: int
     now: int
 
 
@@ -94,7 +92,7 @@ def current_alerts(
     if work is None:
         return _SCHEMA.empty_table()
     work.newest_us = newest_us
-    return lake.select(ALERTS, "TRUE") if work.is_current else work.find_all()[0]
+    return lake.select(ALERTS, "TRUE") if work.is_current else work.find_all()
 
 
 @dataclass(slots=True)
@@ -138,15 +136,14 @@ class _AlertsUpdate:
 
     def _recompute(self, changed_since: list[int] | None) -> int:
         if changed_since is None:
-            alerts, count = self.find_all()
-            current = self.lake.select(ALERTS, "TRUE")
+            alerts, current = self.find_all(), self.lake.select(ALERTS, "TRUE")
         else:
-            alerts, current, count = self._find_affected(changed_since[0])
-        self.step.keep(_AlertsState(self.names, count, self._newest()))
+            alerts, current = self._find_affected(changed_since[0])
+        self.step.keep(_AlertsState(self.names, self._newest()))
         return self.step.replace_changed(alerts, current)
 
-    def find_all(self) -> tuple[pa.Table, int]:
-        """Return all alerts, and the number of rows of their sources."""
+    def find_all(self) -> pa.Table:
+        """Return all alerts."""
         return self._find_since(dict.fromkeys(ALERT_SOURCES))
 
     # What changed
@@ -156,7 +153,7 @@ class _AlertsUpdate:
         step, before = self.step, self.step.kept(_AlertsState)
         now = self._newest()
         is_comparable = before.names == self.names and step.provenance_now["as_of"] is None and now >= before.now
-        if not is_comparable or before.looked <= MAX_FOR_FULL_UPDATE:
+        if not is_comparable:
             raise UnknownChangesError
         changed = step.changed_inputs(_FOLLOWED)
         found = run_concurrently({table: partial(step.changes, table, _FIRST_DAY) for table in changed})
@@ -185,8 +182,8 @@ class _AlertsUpdate:
         )  # fmt: skip
         return timedelta_to_us(max(spans) + limits.merge_within + limits.max_gap)
 
-    def _find_affected(self, changed: int) -> tuple[pa.Table, pa.Table, int]:
-        """Return the alerts that a change at a time affects, as they are now and in the table; and a row count."""
+    def _find_affected(self, changed: int) -> tuple[pa.Table, pa.Table]:
+        """Return the alerts that a change at a time affects, as they are now and in the table."""
         over = changed - self._reach_us()
         current = self.lake.select(ALERTS, f"(until IS NULL OR unix_micros(until) >= {over})")
         begun: dict[str, int] = {}
@@ -197,24 +194,23 @@ class _AlertsUpdate:
             name: min([over, *(begun[each] for each in source.conditions if each in begun)]) - self._reach_us()
             for name, source in ALERT_SOURCES.items()
         }
-        alerts, count = self._find_since(since_by_source)
+        alerts = self._find_since(since_by_source)
         until = times_to_us(alerts["until"]).to_pylist()
         replaced, keys = {*current["alert_key"].to_pylist()}, alerts["alert_key"].to_pylist()
         affected = pa.array(
             [at is None or at >= over or name in replaced for name, at in zip(keys, until, strict=True)], pa.bool_()
         )
-        return alerts.filter(affected), current, max(count, MAX_FOR_FULL_UPDATE + 1)
+        return alerts.filter(affected), current
 
     # The sources
 
-    def _find_since(self, since: Mapping[str, int | None]) -> tuple[pa.Table, int]:
-        """Return the alerts in each source's rows since a time (None: all), and the number of rows."""
+    def _find_since(self, since: Mapping[str, int | None]) -> pa.Table:
+        """Return the alerts in each source's rows since a time (None: all)."""
         windows = {name: TimeWindow(since[name], self._newest()) for name in ALERT_SOURCES}
         found = run_concurrently(
             {name: partial(self._find_in, source, windows[name]) for name, source in ALERT_SOURCES.items()}
         )
-        table = pa.concat_tables([part for part, _ in found.values()])
-        return self._with_names(self._with_reasons(table)), sum(count for _, count in found.values())
+        return self._with_names(self._with_reasons(pa.concat_tables(found.values())))
 
     def _newest(self) -> int:
         """Return the time that counts as now, microseconds."""
@@ -223,20 +219,12 @@ class _AlertsUpdate:
             self.newest_us = newest_event_time_us(self.lake)
         return as_of if as_of is not None else self.newest_us or 0
 
-    def _find_in(self, source: AlertSource, window: TimeWindow) -> tuple[pa.Table, int]:
-        """Return the alerts in one source's rows, and the number of rows; more than a few where Spark finds them."""
+    def _find_in(self, source: AlertSource, window: TimeWindow) -> pa.Table:
+        """Return the alerts in one source's rows."""
         find = _alerts_function(source, self.limits, window.now, self.context, self.run_id)
-        counts: list[int] = []  # of the one call in memory: what Spark's tasks add stays there
-
-        def find_and_count(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
-            rows = parts["rows"]
-            counts.append(rows.num_rows)
-            yield find(rows)
-
-        query = source.query(self.limits, window)
-        grouped = GroupedQuery({"rows": query}, source.grouping_columns, find_and_count, ALERTS.struct())
-        alerts = self.lake.map_few_groups(grouped).cast(_SCHEMA)
-        return alerts, counts[0] if counts else MAX_FOR_FULL_UPDATE + 1
+        rows = {"rows": source.query(self.limits, window)}
+        alerts = self.lake.map_few_groups(GroupedQuery(rows, source.grouping_columns, find, ALERTS.struct()))
+        return alerts.cast(_SCHEMA)
 
     def _with_reasons(self, alerts: pa.Table) -> pa.Table:
         """Return the alerts; those of disconnected queues with what the queue manager says of the reason."""
@@ -285,11 +273,11 @@ def _reason(snapshot: RowMapping) -> str:
 
 def _alerts_function(
     source: AlertSource, limits: Thresholds, now: int, context: AlertContext, run_id: str
-) -> Callable[[pa.Table], pa.Table]:
+) -> GroupFunction:
     """Return the function that finds the alerts in a source's rows; Spark's tasks call it too."""
 
-    def find(rows: pa.Table) -> pa.Table:
-        found = alert_rows(source.find_alerts(rows.to_pylist(), limits, now, context))
-        return rows_to_table([{**row, RUN_ID: run_id} for row in found], _SCHEMA)
+    def find(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
+        found = alert_rows(source.find_alerts(parts["rows"].to_pylist(), limits, now, context))
+        yield rows_to_table([{**row, RUN_ID: run_id} for row in found], _SCHEMA)
 
     return find

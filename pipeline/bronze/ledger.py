@@ -14,30 +14,20 @@ from pipeline.lake.queries.inputs import QueryInput
 from schemas.bronze import CAPTURE_FILES
 
 _COLUMNS: Final = ", ".join(LEDGER_COLUMNS)
-_OTHER_PATHS: Final = "(SELECT capture_id, explode(other_paths) AS path FROM {ledger}) AS others"
+# Few captures have some. Without the condition all of the column is made into rows.
+_OTHER_PATHS: Final = "(SELECT capture_id, explode(other_paths) AS path FROM {ledger} WHERE other_paths IS NOT NULL)"
 IS_SAME_FILE: Final = """known.path = files.path AND known.size_bytes = files.size
     AND coalesce(unix_micros(known.modified_at), -1) = coalesce(files.modified_us, -1)"""
 """SQL: whether a file (``files``, as ``files_to_table`` returns them) is as a ledger (``known``) noted it."""
-# The files that are not, as they are, the content of a capture; with the captures that name their paths.
-_UNKNOWN: Final = f"""
-WITH same AS (
-  SELECT files.position FROM {{files}} AS files JOIN {{ledger}} AS known
-    ON {IS_SAME_FILE}
-  WHERE NOT (known.status IS NOT DISTINCT FROM 'unreadable' AND known.damage IS NOT DISTINCT FROM 'unreadable')
-), unknown AS (
-  SELECT position, path FROM {{files}} WHERE position NOT IN (SELECT position FROM same)
-), named AS (
-  SELECT capture_id, path FROM {{ledger}}
-  UNION ALL SELECT capture_id, path FROM {_OTHER_PATHS}
-), found AS (
-  SELECT unknown.position, named.capture_id FROM unknown LEFT JOIN named ON named.path = unknown.path
-)
-SELECT found.position, entries.* FROM found LEFT JOIN (SELECT {_COLUMNS} FROM {{ledger}}) AS entries
-  ON entries.capture_id = found.capture_id
-ORDER BY found.position"""
+# The files that are, as they are, the content of a capture; of the ledger only rows with a time of some file.
+_SAME: Final = f"""
+SELECT DISTINCT files.position FROM {{files}} AS files JOIN (SELECT * FROM {{ledger}} WHERE {{{{modified}}}}) AS known
+  ON {IS_SAME_FILE}
+WHERE NOT (known.status IS NOT DISTINCT FROM 'unreadable' AND known.damage IS NOT DISTINCT FROM 'unreadable')"""
+_NAMED_OTHERWISE: Final = f"SELECT DISTINCT capture_id FROM {_OTHER_PATHS} AS others WHERE path IN {{paths}}"
 _NAMED: Final = f"""
 capture_id IN {{name}} OR path IN {{name}}
-  OR capture_id IN (SELECT capture_id FROM {_OTHER_PATHS} WHERE path IN {{name}})"""
+  OR capture_id IN (SELECT capture_id FROM {_OTHER_PATHS} AS others WHERE path IN {{name}})"""
 _FILES: Final = pa.schema({"position": pa.int64(), "path": pa.string(), "size": pa.int64(), "modified_us": pa.int64()})
 
 
@@ -59,16 +49,28 @@ class Ledger:
 
         A file that storage refused is unknown: that may change while the file stays as it is.
         """
-        found = self.query(_UNKNOWN, files=files_to_table(files), ledger=self.rows)
-        positions = dict.fromkeys(found["position"].to_pylist())
-        rows = {row["capture_id"]: row for row in found.to_pylist() if row["capture_id"] is not None}
-        return [files[position] for position in positions], [*map(LedgerEntry.from_row, rows.values())]
+        if not files:
+            return [], []
+        known = [file.modified_us for file in files if file.modified_us is not None]
+        modified = ["modified_at IS NULL"] if len(known) < len(files) else []
+        if known:
+            modified.append(f"modified_at BETWEEN timestamp_micros({min(known)}) AND timestamp_micros({max(known)})")
+        sql = _SAME.replace("{{modified}}", " OR ".join(modified))
+        same = self.query(sql, files=files_to_table(files), ledger=self.rows)
+        positions = {*same["position"].to_pylist()}
+        unknown = [file for position, file in enumerate(files) if position not in positions]
+        return unknown, self._with_paths({file.path for file in unknown}) if unknown else []
+
+    def _with_paths(self, paths: Collection[str]) -> list[LedgerEntry]:
+        """Return the captures that name these paths."""
+        others = self.query(_NAMED_OTHERWISE, paths=paths, ledger=self.rows)["capture_id"].to_pylist()
+        return self._few_entries("path IN {paths} OR capture_id IN {others}", paths=paths, others={*others})
 
     def captures(self, ids: Collection[str], *, first_keys: Collection[str] = ()) -> list[LedgerEntry]:
         """Return the captures of these ids, and those that begin with one of these keys."""
         if not ids and not first_keys:
             return []
-        return self._entries("capture_id IN {ids} OR first_key IN {keys}", ids=ids, keys=first_keys)
+        return self._few_entries("capture_id IN {ids} OR first_key IN {keys}", ids=ids, keys=first_keys)
 
     def selected(self, selector: ReprocessSelector) -> list[LedgerEntry]:
         """Return the captures that are to be read again."""
@@ -87,6 +89,12 @@ class Ledger:
         """Return the server endpoints that calls of captures named."""
         sql = "SELECT DISTINCT explode(learned_endpoints) AS endpoint FROM {ledger}"
         return set(self.query(sql, ledger=self.rows)["endpoint"].to_pylist())
+
+    def _few_entries(self, condition: str, **values: QueryInput) -> list[LedgerEntry]:
+        """Return captures by their keys first: all columns of a ledger are read only where there are some."""
+        sql = f"SELECT capture_id FROM {{ledger}} WHERE {condition}"
+        found = self.query(sql, ledger=self.rows, **values)["capture_id"].to_pylist()
+        return self._entries("capture_id IN {found}", found=found) if found else []
 
     def _entries(self, condition: str, **values: QueryInput) -> list[LedgerEntry]:
         found = self.query(f"SELECT {_COLUMNS} FROM {{ledger}} WHERE {condition}", ledger=self.rows, **values)

@@ -33,7 +33,7 @@ from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery, GroupFunction
-from pipeline.queues.queue_managers import QueueManagerNames
+from pipeline.queues.queue_managers import QueueManagerNames, renamed_queue_managers
 from pipeline.queues.queue_rows import QueueNames, since_sql
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasIndex
@@ -42,6 +42,7 @@ from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.eod import EOD_SOURCES
 from schemas.findings import FINDINGS
 from schemas.queue_aliases import QUEUE_ALIASES
+from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.table import Table
 from udfs.columns.absent import AFTER_ALL
@@ -126,6 +127,7 @@ class QueueFindings:
             table: partial(feeds.rows, table, sql) for table, (sql, _) in _CHANGE_QUERIES.items()
         }
         queries[QUEUE_ALIASES] = partial(queue_aliases.replaced_canonical_names, feeds)
+        queries[QUEUE_HISTORY] = partial(self._queues_at_renamed, feeds.provenance_before.get("names") or {})
         found = run_concurrently(queries)
         if None in found.values():
             return None
@@ -133,13 +135,24 @@ class QueueFindings:
         if not any(found.values()):
             return affected
         names = self._queue_names()
-        for name in found.pop(QUEUE_ALIASES):
+        for name in (*found[QUEUE_ALIASES], *found[QUEUE_HISTORY]):
             affected.add(name, _EARLIEST_US, RULES_BY_PART)
             affected.add(names.canonical_queue(name), _EARLIEST_US, RULES_BY_PART)
         for table, (_, parts) in _CHANGE_QUERIES.items():
             for row in found[table]:
                 affected.add(names.canonical_queue(row["queue"]), row["at"], parts)
         return affected
+
+    def _queues_at_renamed(self, before: Mapping[str, str]) -> list[str]:
+        """Return the queues that were asked for, or read from, at queue managers with other names than ``before``."""
+        now = self.configured_names
+        names = {name for pair in renamed_queue_managers(before, now) for name in pair}
+        addresses = {address for address, name in (*before.items(), *now.items()) if name in names} | names
+        sql = """
+SELECT queue FROM {history} WHERE queue_manager IN {names} AND queue IS NOT NULL
+UNION SELECT queue FROM {attempts} WHERE server_address IN {addresses} AND queue IS NOT NULL"""
+        of = {"history": QUEUE_HISTORY, "attempts": RECEIVE_ATTEMPTS, "names": names, "addresses": addresses}
+        return self.lake.query(sql, **of)["queue"].to_pylist() if names else []
 
     def _queue_names(self) -> QueueNames:
         return QueueNames(QueueManagerNames(self.configured_names), AliasIndex.load(self.lake).canonical_names)

@@ -110,7 +110,8 @@ def update(lake: Lake, *, stubs: bool = True, limits: QueueRuleLimits = DEFAULT_
     ``limits`` are the settings of the rules on queues.
     """
     names, decoder = names_in_gold(lake), DECODED.provenance(lake).get(CODE_VERSION)
-    step = _FINDINGS.begin(lake, {**limits.as_provenance(), "stubs": stubs, "names": names, "decoder": decoder})
+    settings = {**limits.as_provenance(), "stubs": stubs, "decoder": decoder}
+    step = _FINDINGS.begin(lake, settings, {"names": names})
     return 0 if step is None else _FindingsUpdate(step, stubs, QueueFindings(lake, limits, names)).run()
 
 

@@ -1,8 +1,8 @@
 """Update of the findings of O08: reports of queue managers against exactly-once sequences on the wire.
 
 A change of reports or sequences affects sequences by their id: these, and those that have such findings, are evaluated
-again. A sequence is found by its id and the machine that reports it: clones count the same ids. Where several queues
-share an id at one machine, no report is evaluated.
+again. So are those that queue managers with another name report. A sequence is found by its id and the machine that
+reports it: clones count the same ids. Where several queues share an id at one machine, no report is evaluated.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pipeline.findings.rules.registry import ALL_RULES, SEQUENCE_CHECKS
 from pipeline.findings.rules.versions import SEQUENCE_RULES
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
+from pipeline.queues.queue_managers import renamed_queue_managers
 from pipeline.silver.machines import names_in_gold
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
@@ -73,14 +74,19 @@ WHERE a.kind = 'order_ack' AND CAST(a.transaction_sequence_id AS string) IN {ids
 def update(lake: Lake, run_id: str) -> int:
     """Evaluate O08 on the sequences that changes affect; return how many findings are written. After other findings."""
     names = names_in_gold(lake)
-    step = _FINDINGS.begin(lake, {"names": names})
+    step = _FINDINGS.begin(lake, also={"names": names})
     if step is None or not step.exists(EOD_TRANSFERS, EOD_SOURCES):
         return 0
     current = lake.select(FINDINGS, f"scope = '{SEQUENCE_SCOPE}'")  # few
 
     def find_affected() -> set[str]:
         snapshots = {name for evidence in current["evidence"].to_pylist() for name in evidence}
-        return _changed_ids(step) | _ids_of_snapshots(lake, snapshots)
+        renamed = {name for pair in renamed_queue_managers(step.provenance_before["names"], names) for name in pair}
+        return (
+            _changed_ids(step)
+            | _ids_of_reports(lake, "snapshot_id", snapshots)
+            | _ids_of_reports(lake, "queue_manager", renamed)
+        )
 
     def evaluate(affected: set[str] | None) -> int:
         ids = _reported_ids(lake, affected)
@@ -111,10 +117,10 @@ def _reported_ids(lake: Lake, ids: Collection[str] | None) -> set[str]:
     return (found[EOD_TRANSFERS] | found[EOD_SOURCES]) & found[TRANSFER_SEQUENCES]
 
 
-def _ids_of_snapshots(lake: Lake, snapshots: Collection[str]) -> set[str]:
-    sql = "SELECT DISTINCT CAST(sequence_id AS string) AS id FROM {rows} WHERE snapshot_id IN {names}"
-    tables = (EOD_TRANSFERS, EOD_SOURCES) if snapshots else ()
-    return {name for each in tables for name in lake.query(sql, rows=each, names=snapshots)["id"].to_pylist()} - {None}
+def _ids_of_reports(lake: Lake, column: str, values: Collection[str]) -> set[str]:
+    sql = f"SELECT DISTINCT CAST(sequence_id AS string) AS id FROM {{rows}} WHERE {column} IN {{values}}"
+    tables = (EOD_TRANSFERS, EOD_SOURCES) if values else ()
+    return {name for each in tables for name in lake.query(sql, rows=each, values=values)["id"].to_pylist()} - {None}
 
 
 def _evaluate(lake: Lake, ids: Collection[str], names: Mapping[str, str], run_id: str) -> Iterator[RowDict]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState
 from pipeline.lake.lake import Lake
-from pipeline.queues.queue_managers import names_table
+from pipeline.queues.queue_managers import names_table, renamed_queue_managers
 from pipeline.silver.machines import names_in_gold
 
 
@@ -51,6 +51,4 @@ class QueueManagerTableUpdate:
 
     def renamed(self) -> set[tuple[str, str]]:
         """Return the names of queue managers that have another one now, each with that."""
-        before, now = self.step.kept(KeptNames).names, self.step.provenance_now["names"]
-        pairs = ((before.get(each, each), now.get(each, each)) for each in before.keys() | now.keys())
-        return {(old, new) for old, new in pairs if old != new}
+        return renamed_queue_managers(self.step.kept(KeptNames).names, self.step.provenance_now["names"])

@@ -58,6 +58,17 @@ class QueueManagerNames:
             return queue_manager
         return self.name_by_address.get(queue_manager, queue_manager)
 
+    def canonical_names(self, rows: Iterable[Mapping[str, Any]]) -> set[str]:
+        """Return the names in gold of the queue managers in rows of silver, with their ``source``."""
+        names = (self.canonical_name(row["source"], row["queue_manager"]) for row in rows)
+        return {name for name in names if name is not None}
+
+
+def renamed_queue_managers(before: Mapping[str, str], now: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Compare names by address: return the names of queue managers that have another one now, each with that."""
+    pairs = ((before.get(each, each), now.get(each, each)) for each in before.keys() | now.keys())
+    return {(old, new) for old, new in pairs if old != new}
+
 
 def names_table(name_by_address: Mapping[str, str]) -> pa.Table:
     """Return the names in gold by address as an Arrow table, ``{names}`` of ``with_machine_sql``."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery
 from pipeline.queues import queue_rows
-from pipeline.queues.captured_transfers import CapturedTransfers
+from pipeline.queues.captured_transfers import CapturedTransfers, read_captured_transfers
 from pipeline.queues.eod_transfers import IS_TRANSFER_SNAPSHOT_SQL
 from pipeline.queues.queue_rows import EventQuery, QueueNames, QueueSettings
 from schemas.attempts import QUEUE_OPERATIONS
@@ -32,6 +32,11 @@ SELECT queue FROM {{snapshots}}
 UNION SELECT queue FROM {{actions}} WHERE {queue_rows.PAUSE_OR_RESUME_SQL}
 UNION SELECT queue FROM {{operations}}
 UNION SELECT target_queue FROM {{operations}}"""
+# The queue managers of these queues, as silver calls them.
+_QUEUE_MANAGERS: Final = f"""
+SELECT source, queue_manager FROM {{snapshots}}
+UNION SELECT 'wire', queue_manager FROM {{actions}} WHERE {queue_rows.PAUSE_OR_RESUME_SQL}
+UNION SELECT 'wire', server_address FROM {{operations}}"""
 _DESTINATIONS: Final = "SELECT DISTINCT destination_queue AS queue FROM {transfers} WHERE destination_queue IS NOT NULL"
 _HAS_SOURCES: Final = "size(eod_source_info) > 0"
 # What receivers say of the senders of their incoming sequences.
@@ -55,15 +60,16 @@ class FullRecompute:
     queues: pa.Table
 
     @staticmethod
-    def begin(
-        lake: Lake, names: QueueNames, settings: QueueSettings, captured: CapturedTransfers, run_id: str
-    ) -> FullRecompute:
-        """Read which queues there are."""
+    def begin(lake: Lake, names: QueueNames, settings: QueueSettings, run_id: str) -> FullRecompute:
+        """Read which queues there are, and when transfers of their queue managers were captured."""
         tables = {"snapshots": QUEUE_SNAPSHOTS, "actions": MANAGEMENT_CALLS, "operations": QUEUE_OPERATIONS}
         texts = set(lake.query(_QUEUE_NAMES, **tables)["queue"].to_pylist())
         known = {names.canonical_queue(text) for text in texts}
         arrivals = lake.query(_DESTINATIONS, transfers=MESSAGE_TRANSFERS)["queue"].to_pylist()
         texts |= {text for text in arrivals if names.canonical_queue(text) in known}
+        rows = lake.query(_QUEUE_MANAGERS, **tables).to_pylist()
+        managers = names.queue_managers
+        captured = read_captured_transfers(lake, managers, managers.canonical_names(rows))
         return FullRecompute(lake, names, settings, captured, run_id, names.as_table(texts))
 
     def history(self) -> GroupedQuery:

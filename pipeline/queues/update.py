@@ -21,13 +21,8 @@ from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import PRE_IMAGES
 from pipeline.queues import queue_rows, recompute_queues
-from pipeline.queues.captured_transfers import (
-    NOT_CAPTURED,
-    SPAN_INPUTS,
-    CapturedTransfers,
-    read_captured_transfers,
-)
-from pipeline.queues.queue_managers import QueueManagerNames
+from pipeline.queues.captured_transfers import NOT_CAPTURED, SPAN_INPUTS, CapturedTransfers, Span
+from pipeline.queues.queue_managers import QueueManagerNames, renamed_queue_managers
 from pipeline.queues.queue_rows import EventQuery, QueueNames, QueueSettings
 from pipeline.queues.recompute_all import FullRecompute
 from pipeline.queues.recompute_queues import QueueStateReader, RowDelta, RowDeltas
@@ -56,6 +51,7 @@ _HISTORIES: Final = DerivedTable(
 _OUTPUTS: Final = (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)
 _EPOCH: Final = 0  # a time before all others
 _FEEDS: Final = ("snapshots", "attempts", "transfers", "actions", "operations")  # rows with a queue and a time
+_ASKED: Final = ("snapshots", "actions", "operations")  # those that make histories, with the queue manager
 
 # The queues of changed rows of silver.queue_snapshots, by who asked whom, and since when they changed.
 _CHANGED_SNAPSHOTS: Final = f"""
@@ -65,15 +61,14 @@ FROM {{feed}} WHERE {QMMGMT_SUCCEEDED_SQL} AND queue IS NOT NULL AND observed_at
 GROUP BY queue, source, queue_manager"""
 _FIRST_ANSWER: Final = "min(unix_micros(coalesce(responded_at, requested_at))) AS `at`"
 # The queues of changed rows of silver.management_calls that pause or resume, and since when.
-_CHANGED_ACTIONS: Final = (
-    f"SELECT queue, {_FIRST_ANSWER} FROM {{feed}} WHERE {queue_rows.PAUSE_OR_RESUME_SQL} AND queue IS NOT NULL"
-    " GROUP BY queue"
-)
+_CHANGED_ACTIONS: Final = f"""
+SELECT queue, 'wire' AS source, queue_manager, {_FIRST_ANSWER} FROM {{feed}}
+WHERE {queue_rows.PAUSE_OR_RESUME_SQL} AND queue IS NOT NULL GROUP BY queue, queue_manager"""
 # The queues of changed rows of gold.queue_operations, both queues of a move, and since when.
 _CHANGED_OPERATIONS: Final = f"""
-SELECT queue, {_FIRST_ANSWER} FROM (
-  SELECT explode(array(queue, target_queue)) AS queue, responded_at, requested_at FROM {{feed}}
-) WHERE queue IS NOT NULL GROUP BY queue"""
+SELECT queue, 'wire' AS source, server_address AS queue_manager, {_FIRST_ANSWER} FROM (
+  SELECT explode(array(queue, target_queue)) AS queue, server_address, responded_at, requested_at FROM {{feed}}
+) WHERE queue IS NOT NULL GROUP BY queue, server_address"""
 
 
 def update(lake: Lake, settings: QueueSettings, run_id: str) -> dict[str, int]:
@@ -88,13 +83,15 @@ class _KeptNames(KeptState):
     """The names that the rows are computed with, and when transfers were captured.
 
     ``names`` by address and ``managers`` by GUID are of queue managers, ``configured`` what collectors call them.
-    ``captured`` are spans of time by queue manager. Without ``histories`` no queue has one.
+    ``captured`` are spans of time and ``captured_at`` servers (``CapturedTransfers``), of queue managers that may have
+    histories. Without ``histories`` no queue has one.
     """
 
     names: Mapping[str, str]
     managers: Mapping[str, list[str]]
     configured: list[str]
-    captured: Mapping[str, Sequence[Sequence[int]]]
+    captured: Mapping[str, Sequence[Span]]
+    captured_at: Mapping[str, Sequence[str]]
     histories: bool
 
 
@@ -138,11 +135,10 @@ class _QueuesUpdate:
     def _read_names(
         self, hosts: pa.Table, aliases: Mapping[str, str], snapshots: Iterable[RowDict] | None = None
     ) -> None:
-        """Set the names of queues and queue managers, and when transfers of these were captured."""
+        """Set the names of queues and queue managers."""
         self.configured = self._configured_names(snapshots)
         managers = QueueManagerNames.from_hosts(hosts.to_pylist(), self.configured, self.settings.configured_names)
         self.names = QueueNames(managers, aliases)
-        self.captured = read_captured_transfers(self.lake, managers)
 
     def _configured_names(self, snapshots: Iterable[RowDict] | None) -> set[str]:
         """Return what collectors call queue managers: those of before and new ones, or all where rows were deleted."""
@@ -162,23 +158,15 @@ class _QueuesUpdate:
         return self.step.feeds.rows(query.table, sql)
 
     def _affected_queues(self, found: Mapping[str, Any]) -> dict[str, int]:
-        """Return the queues with changes, and since when, microseconds.
-
-        UnknownChangesError also if rows have other names of queue managers. ``found``: what changed.
-        """
+        """Return the queues with changes (``found``), and since when, microseconds; UnknownChangesError."""
         before = self.step.kept(_KeptNames)
         if any(found[name] is None for name in (*_FEEDS, "renamed")):
             raise UnknownChangesError
         self._read_names(found["hosts"], found["aliases"], found["snapshots"])
         managers, old = self.names.queue_managers, before.names
-        renamed = {
-            old.get(address, address)
-            for address in old.keys() | managers.name_by_address.keys()
-            if old.get(address, address) != managers.name_by_address.get(address, address)
-        }
-        if renamed and self._has_rows_of(renamed):
-            raise UnknownChangesError
-        affected: dict[str, int] = {}
+        renamed = {name for pair in renamed_queue_managers(old, managers.name_by_address) for name in pair}
+        self._update_captured(before, renamed, chain.from_iterable(found[name] for name in _ASKED))
+        affected = dict.fromkeys(self._queues_at(renamed), _EPOCH)
         for row in chain(*(found[name] for name in _FEEDS)):
             _add_affected(affected, self.names.canonical_queue(row["queue"]), row["at"])
         for text in found["renamed"]:
@@ -193,9 +181,14 @@ class _QueuesUpdate:
         self._keep_names(has_histories=before.histories)
         return affected
 
-    def _add_by_captured_transfers(
-        self, affected: dict[str, int], before: Mapping[str, Sequence[Sequence[int]]]
-    ) -> None:
+    def _update_captured(self, before: _KeptNames, renamed: set[str], asked: Iterable[RowDict]) -> None:
+        """Set when transfers were captured; ``asked``: changed rows with queue managers that may have histories now."""
+        names, known = self.names.queue_managers, before.captured_at.keys()
+        managers = {*known, *names.canonical_names(asked), *(renamed if known & renamed else ())}
+        kept = CapturedTransfers(before.captured, before.captured_at).of(known - renamed)
+        self.captured = kept.updated(self.lake, self.step.feeds, names, managers)
+
+    def _add_by_captured_transfers(self, affected: dict[str, int], before: Mapping[str, Sequence[Span]]) -> None:
         """Add the queues with a history at queue managers whose transfers were captured at other times than before."""
         since = self.captured.changed_since(before)
         if not since:
@@ -207,10 +200,10 @@ class _QueuesUpdate:
         for row in rows.to_pylist():
             _add_affected(affected, row["queue"], since[row["queue_manager"]])
 
-    def _has_rows_of(self, managers: Collection[str]) -> bool:
-        """Whether the history has rows of any of these queue managers."""
-        sql = "SELECT queue_manager FROM {rows} WHERE queue_manager IN {managers} LIMIT 1"
-        return bool(self.lake.query(sql, rows=QUEUE_HISTORY, managers=managers).num_rows)
+    def _queues_at(self, managers: Collection[str]) -> list[str]:
+        """Return the queues with a history at some queue managers."""
+        sql = "SELECT DISTINCT queue FROM {rows} WHERE queue_manager IN {managers}"
+        return self.lake.query(sql, rows=QUEUE_HISTORY, managers=managers)["queue"].to_pylist() if managers else []
 
     # Some queues, or all
 
@@ -247,13 +240,15 @@ class _QueuesUpdate:
         """Have the provenance keep the names that the rows are computed with, and when transfers were captured."""
         managers, configured = self.names.queue_managers, sorted(self.configured)
         names = managers.name_by_address, managers.names_by_guid
-        self.step.keep(_KeptNames(*names, configured, self.captured.spans, has_histories))
+        captured = self.captured.spans, self.captured.servers
+        self.step.keep(_KeptNames(*names, configured, *captured, has_histories))
 
     def _recompute_all(self, hosts: pa.Table, aliases: Mapping[str, str]) -> int:
         """Recompute all rows."""
         lake, step = self.lake, self.step
         self._read_names(hosts, aliases)
-        every = FullRecompute.begin(lake, self.names, self.settings, self.captured, self.run_id)
+        every = FullRecompute.begin(lake, self.names, self.settings, self.run_id)
+        self.captured = every.captured
         self._keep_names(has_histories=every.queues.num_rows > 0)
         for table, query in ((EOD_TRANSFERS, every.transfers), (EOD_SOURCES, every.sources)):
             with lake.map_groups(query()) as rows:

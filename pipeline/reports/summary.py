@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
+from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, POST_IMAGES, ChangesSince
 from pipeline.queues.last_reports import LAST_TRANSFERS_SQL, max_gap_s
 from pipeline.runs.recovery import RunMarkers
 from schemas.ack_sequences import ACK_SEQUENCES
@@ -55,7 +57,9 @@ _DECODED_TABLES: Final = {
     "management calls": MANAGEMENT_CALLS,
     "client calls": CLIENT_CALLS,
 }
-_CACHE_FORMAT: Final = 5  # increase it whenever something else is counted: a cache of another format is ignored
+_SIGN: Final = "_sign"  # in SQL: how often a row counts
+_OF_CHANGE: Final = f"CASE WHEN _change_type IN {POST_IMAGES} THEN 1 ELSE -1 END"
+_CACHE_FORMAT: Final = 6  # increase it whenever something else is counted: a cache of another format is ignored
 
 
 class SummaryCount(NamedTuple):
@@ -73,7 +77,9 @@ class SummaryCount(NamedTuple):
     value: int
 
 
-_CountQuery = Callable[[Lake], list[SummaryCount]]
+_Answer = Callable[[str], list[dict[str, Any]]]
+"""Answers a query over ``{rows}``, in which ``_SIGN`` says how often each counts."""
+_CountRows = Callable[[_Answer], list[SummaryCount]]
 _CachedCounts = tuple[int | None, list[SummaryCount]]  # version of the table, counts of its rows
 
 
@@ -215,22 +221,43 @@ def console_summary(lake: Lake, run_facts: Mapping[str, object] | None = None) -
 
 
 def read_counts(lake: Lake) -> list[SummaryCount]:
-    """Return all counts of a lake. Each table is scanned once, and only its small columns (no stub is read).
+    """Return all counts of a lake.
 
-    Counts are cached by table version in the lake's folder of runs: only changed tables are counted again.
+    Counts are cached by table version in the lake's folder of runs: what changed since is counted, and added.
     """
     cache_file = RunMarkers.of(lake).root / "summary"
-    before, newest = _read_cache(cache_file), lake.versions.newest_commits(*_COUNT_QUERIES)
+    before, newest = _read_cache(cache_file), lake.versions.newest_commits(EOD_TRANSFERS, *_COUNT_ROWS)
 
     def count(table: Table) -> _CachedCounts:
         known, version = before.get(str(table)), newest[table].version
-        return known if known is not None and known[0] == version else (version, _COUNT_QUERIES[table](lake))
+        if known is not None and known[0] == version:
+            return known
+        return version, _count_transfers(lake) if table is EOD_TRANSFERS else _count(lake, table, known, version)
 
     now = {str(table): counted for table, counted in run_concurrently({t: partial(count, t) for t in newest}).items()}
     if now != before:
         with suppress(OSError):  # a read-only lake has no cache
             _write_cache(cache_file, now)
     return [count for _, counts in now.values() for count in counts]
+
+
+def _count(lake: Lake, table: Table, known: _CachedCounts | None, version: int) -> list[SummaryCount]:
+    """Return the counts of a table's rows: those of another version and of what changed since; else of all rows."""
+    count_rows = _COUNT_ROWS[table]
+    if known is not None and known[0] is not None:
+        feed = ChangesSince(table, known[0], version)
+        with suppress(*CHANGE_FEED_ERRORS):
+            more = count_rows(lambda sql: lake.query(sql.replace(_SIGN, _OF_CHANGE), rows=feed).to_pylist())
+            return _added(known[1], more)
+    return _added(count_rows(lambda sql: lake.query(sql.replace(_SIGN, "1"), rows=table).to_pylist()))
+
+
+def _added(*parts: Iterable[SummaryCount]) -> list[SummaryCount]:
+    """Return counts of the same things added; those of nothing are left out."""
+    values: defaultdict[SummaryCount, int] = defaultdict(int)
+    for count in chain.from_iterable(parts):
+        values[count._replace(value=0)] += count.value
+    return [what._replace(value=value) for what, value in values.items() if value]
 
 
 def _read_cache(path: LakePath) -> dict[str, _CachedCounts]:
@@ -247,82 +274,73 @@ def _write_cache(path: LakePath, counted: Mapping[str, _CachedCounts]) -> None:
     path.write_text(json.dumps({"format": _CACHE_FORMAT, "tables": counted}))
 
 
-def _count_files(lake: Lake) -> list[SummaryCount]:
-    rows = _query_rows(
-        lake,
-        CAPTURE_FILES,
-        ["coalesce(status, '') AS status", "count(*) AS files", *_sums_sql({n: n for n in _PACKET_LABELS})],
-    )
-    packets = {name: sum(row[name] for row in rows) for name in _PACKET_LABELS}
-    files = [SummaryCount("file", row["status"], "", "", row["files"]) for row in rows]
-    return files + [SummaryCount("packet", name, "", "", number) for name, number in packets.items()]
+def _count_files(answer: _Answer) -> list[SummaryCount]:
+    rows = answer(_sums("status", {"files": "1", **{name: name for name in _PACKET_LABELS}}))
+    files = [SummaryCount("file", row["status"] or "", "", "", row["files"]) for row in rows]
+    return files + [SummaryCount("packet", name, "", "", row[name]) for row in rows for name in _PACKET_LABELS]
 
 
-def _sum_bytes(table: Table, where: str, columns: Mapping[str, str]) -> _CountQuery:
-    """Return a query that sums byte columns of a table."""
+def _sum_bytes(where: str, columns: Mapping[str, str]) -> _CountRows:
+    """Return what sums byte columns of some rows."""
 
-    def counted(lake: Lake) -> list[SummaryCount]:
-        (row,) = _query_rows(lake, table, _sums_sql(columns), where)
+    def counted(answer: _Answer) -> list[SummaryCount]:
+        (row,) = answer(_sums("", columns, where))
         return [SummaryCount("byte", name, "", "", row[name]) for name in columns]
 
     return counted
 
 
 def _count_by_value(
-    table: Table, section: str, name: str | None, detail: str | None = None, outcome: str | None = None
-) -> _CountQuery:
-    """Return a query that counts rows by the values of up to three columns."""
+    section: str, name: str | None, detail: str | None = None, outcome: str | None = None
+) -> _CountRows:
+    """Return what counts rows by the values of up to three columns."""
     columns = [column for column in (name, detail, outcome) if column is not None]
-    values = f"SELECT {', '.join(columns)}, count(*) AS number FROM {{rows}} GROUP BY {', '.join(columns)}"
-    named = zip((name, detail, outcome), "ndo", strict=True)
-    texts = ", ".join(f"{_text_sql(column)} AS {alias}" for column, alias in named)
-    sql = f"SELECT {texts}, CAST(sum(number) AS bigint) AS number FROM ({values}) GROUP BY ALL"  # few texts are made
 
-    def counted(lake: Lake) -> list[SummaryCount]:
-        return [SummaryCount(section, *row.values()) for row in lake.query(sql, rows=table).to_pylist()]
+    def counted(answer: _Answer) -> list[SummaryCount]:
+        def text(row: Mapping[str, Any], column: str | None) -> str:
+            return "" if column is None else _text(row[column])
 
-    return counted
-
-
-def _count_rows(table: Table, name: str) -> _CountQuery:
-    """Return a query that counts the rows of a table, by source if it has several."""
-    source = [f"{_text_sql('source')} AS source"] if "source" in table.names else []
-
-    def counted(lake: Lake) -> list[SummaryCount]:
-        rows = _query_rows(lake, table, [*source, "count(*) AS number"])
+        rows = answer(_sums(", ".join(columns), {"number": "1"}))
         return [
-            SummaryCount("decoded", name, row.get("source", ""), "", row["number"]) for row in rows if row["number"]
+            SummaryCount(section, text(row, name), text(row, detail), text(row, outcome), row["number"]) for row in rows
         ]
 
     return counted
 
 
+def _count_decoded(table: Table, name: str) -> _CountRows:
+    """Return what counts the rows of a table, by source if it has several."""
+    source = "source" if "source" in table.names else ""
+
+    def counted(answer: _Answer) -> list[SummaryCount]:
+        rows = answer(_sums(source, {"number": "1"}))
+        return [SummaryCount("decoded", name, _text(row.get("source")), "", row["number"]) for row in rows]
+
+    return counted
+
+
+def _sums(columns: str, sums: Mapping[str, str], where: str = "TRUE") -> str:
+    """Return the query for sums over ``{rows}`` (expressions by alias), by columns; null counts as 0."""
+    each = (f"CAST(coalesce(sum({_SIGN} * ({column})), 0) AS bigint) AS {name}" for name, column in sums.items())
+    names = f"{columns}, " if columns else ""
+    return f"SELECT {names}{', '.join(each)} FROM {{rows}} WHERE {where} GROUP BY ALL"
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
 def _count_transfers(lake: Lake) -> list[SummaryCount]:
     """Count transfers by their last condition, each once, and beside them the observations of each source."""
     last = LAST_TRANSFERS_SQL.replace("{max_gap_s}", repr(max_gap_s(lake)))
-    condition = _text_sql("condition")
-    sql = f"SELECT {condition} AS outcome, count(*) AS number FROM ({last}) GROUP BY ALL"
+    sql = f"SELECT condition, count(*) AS number FROM ({last}) GROUP BY ALL"
     transfers = lake.query(sql, eod_transfers=EOD_TRANSFERS).to_pylist()
-    observations = _query_rows(lake, EOD_TRANSFERS, ["source", "count(*) AS number"])
+    sql = "SELECT source, count(*) AS number FROM {rows} GROUP BY ALL"
+    observations = lake.query(sql, rows=EOD_TRANSFERS).to_pylist()
     return [
-        *(SummaryCount("transfer", "", "", row["outcome"], row["number"]) for row in transfers),
-        *(SummaryCount("observation", row["source"] or "", "", "", row["number"]) for row in observations),
+        *(SummaryCount("transfer", "", "", _text(row["condition"]), row["number"]) for row in transfers),
+        *(SummaryCount("observation", _text(row["source"]), "", "", row["number"]) for row in observations),
     ]
-
-
-def _query_rows(lake: Lake, table: Table, columns: Iterable[str], where: str = "TRUE") -> list[dict[str, Any]]:
-    sql = f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {where} GROUP BY ALL"
-    rows: list[dict[str, Any]] = lake.query(sql, rows=table).to_pylist()
-    return rows
-
-
-def _text_sql(column: str | None) -> str:
-    return "''" if column is None else f"coalesce(CAST({column} AS string), '')"
-
-
-def _sums_sql(columns: Mapping[str, str]) -> list[str]:
-    """Return SQL that sums columns (expressions by alias); null counts as 0."""
-    return [f"CAST(coalesce(sum({column}), 0) AS bigint) AS {name}" for name, column in columns.items()]
 
 
 _BYTE_COLUMNS: Final = {
@@ -330,15 +348,14 @@ _BYTE_COLUMNS: Final = {
     "missing": "missing_bytes",
     "retransmitted": "retransmitted_bytes",
 }
-_COUNT_QUERIES: Final[dict[Table, _CountQuery]] = {
+_COUNT_ROWS: Final[dict[Table, _CountRows]] = {
     CAPTURE_FILES: _count_files,
-    RPC_CALLS: _count_by_value(RPC_CALLS, "call", "interface_name", "opnum", "outcome"),
-    RECEIVE_ATTEMPTS: _count_by_value(RECEIVE_ATTEMPTS, "attempt", "protocol", outcome="outcome"),
-    ACK_SEQUENCES: _count_by_value(ACK_SEQUENCES, "sequence", "loss_risk", outcome="fate"),
-    MESSAGES: _count_by_value(MESSAGES, "message", None, "class_name"),
-    EOD_TRANSFERS: _count_transfers,
-    CONNECTIONS: _sum_bytes(CONNECTIONS, "kind IN ('rpc', 'binary_protocol')", _BYTE_COLUMNS),
-    QUARANTINE: _sum_bytes(QUARANTINE, "connection_id IS NOT NULL", {"quarantined": "size_bytes"}),
-    **{table: _count_rows(table, name) for name, table in _DECODED_TABLES.items()},
+    RPC_CALLS: _count_by_value("call", "interface_name", "opnum", "outcome"),
+    RECEIVE_ATTEMPTS: _count_by_value("attempt", "protocol", outcome="outcome"),
+    ACK_SEQUENCES: _count_by_value("sequence", "loss_risk", outcome="fate"),
+    MESSAGES: _count_by_value("message", None, "class_name"),
+    CONNECTIONS: _sum_bytes("kind IN ('rpc', 'binary_protocol')", _BYTE_COLUMNS),
+    QUARANTINE: _sum_bytes("connection_id IS NOT NULL", {"quarantined": "size_bytes"}),
+    **{table: _count_decoded(table, name) for name, table in _DECODED_TABLES.items()},
 }
-"""The query that counts each table."""
+"""What counts the rows of each table."""

@@ -6,7 +6,7 @@ another time, while it is open, and where the clock of a capture with its packet
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -72,8 +72,11 @@ def changed_connections(step: IncrementalUpdate, now: CaptureState) -> ChangedCo
 
 def _in_captures_with_other_steps(lake: Lake, before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
     captures = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
-    if not captures:
-        return set()
+    return connections_in_captures(lake, captures) if captures else set()
+
+
+def connections_in_captures(lake: Lake, captures: Collection[str]) -> set[str]:
+    """Return the connections with packets in some captures."""
     return {*lake.query(_IN_CAPTURES, rows=SESSION_PACKETS, captures=captures)["connection_id"].to_pylist()}
 
 

@@ -70,9 +70,7 @@ def texts(lake):
     return found
 
 
-@pytest.mark.parametrize("most", [0, alerts_update.MAX_FOR_FULL_UPDATE])
-def test_a_change_of_the_file_takes_effect_with_the_next_run(lake, monkeypatch, most):
-    monkeypatch.setattr(alerts_update, "MAX_FOR_FULL_UPDATE", most)
+def test_a_change_of_the_file_takes_effect_with_the_next_run(lake):
     assert update(lake, LIMITS, "run") == 2
     before = alerts(lake)
     assert texts(lake) == (f"sessions from {CLIENT} to srv2", f"from {CLIENT} to srv2: 1 session refused")
@@ -104,8 +102,7 @@ def test_asked_with_other_names_alerts_are_computed_and_not_stored(lake):
     assert (alerts(lake), lake.version(ALERTS)) == (before, version)
 
 
-def test_a_name_that_is_seen_later_is_in_alerts_of_before(lake, monkeypatch):
-    monkeypatch.setattr(alerts_update, "MAX_FOR_FULL_UPDATE", 0)
+def test_a_name_that_is_seen_later_is_in_alerts_of_before(lake):
     update(lake, LIMITS, "run")
     seen = {"host_key": "later", "address": CLIENT, "host_name": "till", "source": "format_name"}
     lake.append(HOSTS, rows(HOSTS, seen | {"first_seen_at": 5 * DAY, "last_seen_at": 5 * DAY}))

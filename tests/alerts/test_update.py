@@ -295,7 +295,6 @@ def test_alerts_follow_run_by_run_as_if_made_anew(spark, tmp_path, monkeypatch):
     assert update(lake, LIMITS, "again") == 0
     assert lake.version(ALERTS) == versions
 
-    monkeypatch.setattr(alerts_update, "MAX_FOR_FULL_UPDATE", -1)  # the changes are read
     days = 4  # later, when the queue is connected again
     late = [row | {"at": row["at"] + days * 86_400_000_000, "key": f"late{row['key']}"} for row in queues(0, 61)]
     lake.note_provenance(ALERTS, "nothing")

@@ -141,8 +141,8 @@ def table_of(table, rows):
 
 
 class World:
-    def __init__(self, spark, root):
-        self.lake = Lake(spark, str(root))
+    def __init__(self, session, root):
+        self.lake = Lake(session, str(root))
         for table in TABLES:
             self.lake.create(table)
         self._append(QUEUE_ALIASES, [{"queue": ALIAS, "other_queue": ORDERS, "canonical_queue": ORDERS},
@@ -150,7 +150,7 @@ class World:
         self.names = '{"names": {"' + SERVER + '": "' + OWNER + '"}}'
 
     def _append(self, table, rows):
-        self.lake.append(table, self.lake.spark.createDataFrame(table_of(table, rows)))
+        self.lake.append(table, table_of(table, rows))
 
     def add(self, name):
         by_table = {}
@@ -167,7 +167,7 @@ class World:
 
     def found(self):
         findings_update.update(self.lake)
-        rows = self.lake.read(FINDINGS).where("scope = 'queue'").toArrow()
+        rows = self.lake.select(FINDINGS, "scope = 'queue'")
         found = plain(rows)
         assert len(found) == rows.num_rows
         return found

@@ -1,15 +1,20 @@
 """The spans of time in which a queue manager's transfers were captured."""
 
+from datetime import timedelta
 from itertools import pairwise
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engines import shared_sql
+from example_counts import examples
 from memory_lake import MemoryLake
-from pipeline.queues.captured_transfers import CapturedTransfers, read_captured_transfers
+from pipeline.queues import captured_transfers
+from pipeline.queues.captured_transfers import NOT_CAPTURED, CapturedTransfers, read_captured_transfers
 from pipeline.queues.queue_managers import QueueManagerNames
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
+from udfs.times import us_to_datetime
 
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10)).map(lambda each: (each[0], each[0] + each[1])))
 SENDER, RECEIVER, OTHER = "10.0.0.1", "10.0.0.2", "10.0.0.3"
@@ -36,15 +41,17 @@ def spans_of(files, lasting, *, names=NAMES):
     servers = pa.array([[RECEIVER, OTHER]] * len(files), pa.list_(pa.string()))
     captures = pa.table({"servers": servers, **times_of(files)})
     lake = MemoryLake({CONNECTIONS: connections, CAPTURE_FILES: captures})
-    return read_captured_transfers(lake, names).spans
+    machines = {names.name_by_address.get(each, each) for each in (SENDER, RECEIVER)}
+    return {name: [*map(tuple, each)] for name, each in read_captured_transfers(lake, names, machines).spans.items()}
 
 
 def join_spans(files, lasting):
     """The spans of the sender, which are those of the receiver too."""
     found = spans_of(files, lasting)
-    assert found.keys() == ({"sender", RECEIVER} if files else set())
+    assert found.keys() == {"sender", RECEIVER}
+    assert bool(found["sender"]) == bool(files)
     assert found.get("sender") == found.get(RECEIVER)
-    return found.get("sender", [])
+    return found["sender"]
 
 
 def test_files_are_joined_only_where_a_connection_shows_that_none_is_missing():
@@ -81,3 +88,95 @@ def test_what_ends_before_a_change_of_the_spans_is_covered_as_before(before, now
             if since is None or end <= since:
                 assert old.cover("a", begin, end) == new.cover("a", begin, end)
     assert CapturedTransfers({"a": now}).changed_since({}).keys() == ({"a"} if now else set())
+
+
+class Feeds:
+    """What changed of tables, as pairs of kind and row."""
+
+    def __init__(self, changes):
+        self.changes = changes
+
+    def rows(self, table, sql):
+        if table not in self.changes:
+            return []
+        schema = pa.schema([*table.schema(), pa.field("_change_type", pa.string())])
+        rows = [{"_change_type": kind, **row} for kind, row in self.changes[table]]
+        return shared_sql().answer(sql, {"feed": pa.Table.from_pylist(rows, schema)}).to_pylist()
+
+
+ENDS = (SENDER, RECEIVER, OTHER)
+MINUTES = st.integers(0, 40)
+SESSION = st.fixed_dictionaries(
+    {"kind": st.sampled_from(["binary_protocol", "binary_protocol", "rpc"]), "client_address": st.sampled_from(ENDS),
+     "server_address": st.sampled_from(ENDS), "first_packet_at": MINUTES, "lasts": st.integers(0, 12),
+     "missing_bytes": st.sampled_from([0, 0, 0, 5, None])}
+)  # fmt: skip
+CAPTURE = st.fixed_dictionaries(
+    {
+        "servers": st.lists(st.sampled_from(ENDS), min_size=1, unique=True),
+        "first_packet_at": MINUTES,
+        "lasts": st.integers(0, 6),
+    }
+)
+TABLES = {"connections": CONNECTIONS, "captures": CAPTURE_FILES}
+STEP = st.one_of(
+    st.tuples(st.just("connections"), st.integers(0, 5), SESSION | st.integers(0, 6) | st.none()),
+    st.tuples(st.just("captures"), st.integers(0, 5), CAPTURE | st.integers(0, 6) | st.none()),
+)
+RUN = st.tuples(st.lists(STEP, max_size=5), st.sets(st.sampled_from(["sender", RECEIVER, OTHER])))
+
+
+def as_rows(table, rows):
+    """Rows whose last packet is so long after the first; times in seconds."""
+    whole = [dict.fromkeys(table.names) | {table.key[0]: str(name), **row} for name, row in rows]
+    for row in whole:
+        first = us_to_datetime(row["first_packet_at"] * 1_000_000)
+        row |= {"first_packet_at": first, "last_packet_at": first + timedelta(seconds=row.pop("lasts"))}
+    return whole
+
+
+@given(st.lists(RUN, min_size=1, max_size=6))
+@settings(max_examples=examples(50), deadline=None)
+def test_what_is_read_since_a_change_is_what_all_captures_and_connections_show(runs):
+    there, known, machines = {table: {} for table in TABLES.values()}, NOT_CAPTURED, set()
+    for steps, new in runs:
+        changes = {}
+        for table, name, change in ((TABLES[table], *step) for table, *step in steps):
+            before, now = there[table].pop(name, None), change
+            if isinstance(change, int):  # it goes on
+                now = before and before | {"lasts": before["lasts"] + change}
+            for kind, row in (("delete", before), ("insert", now)):
+                if row is not None:
+                    changes.setdefault(table, []).append((kind, *as_rows(table, [(name, row)])))
+            if now is not None:
+                there[table][name] = now
+        machines |= new
+        rows = {table: as_rows(table, every.items()) for table, every in there.items()}
+        lake = MemoryLake({table: pa.Table.from_pylist(every, table.schema()) for table, every in rows.items()})
+        known = known.updated(lake, Feeds(changes), NAMES, machines)
+        assert known == read_captured_transfers(lake, NAMES, machines)
+
+
+def test_of_captures_that_follow_only_the_last_ones_are_read(monkeypatch):
+    """Also of a connection that goes on all the time."""
+
+    def captured(until):
+        files = [
+            (minute, {"servers": [RECEIVER], "first_packet_at": minute, "lasts": 1}) for minute in range(0, until, 2)
+        ]
+        session = {"kind": "binary_protocol", "client_address": SENDER, "server_address": RECEIVER, "missing_bytes": 0}
+        session |= {"first_packet_at": 0, "lasts": until - 1}
+        return {CAPTURE_FILES: as_rows(CAPTURE_FILES, files), CONNECTIONS: as_rows(CONNECTIONS, [(1, session)])}
+
+    before, now = captured(100), captured(102)
+    lakes = [MemoryLake({table: pa.Table.from_pylist(rows, table.schema()) for table, rows in each.items()})
+             for each in (before, now)]  # fmt: skip
+    known = read_captured_transfers(lakes[0], NAMES, {"sender"})
+    changes = {CAPTURE_FILES: [("insert", now[CAPTURE_FILES][-1])]}
+    changes[CONNECTIONS] = [("update_preimage", *before[CONNECTIONS]), ("update_postimage", *now[CONNECTIONS])]
+    asked = []
+    spans = captured_transfers._read_spans
+    monkeypatch.setattr(captured_transfers, "_read_spans", lambda *given: asked.append(given[-1]) or spans(*given))
+    assert known.updated(lakes[1], Feeds(changes), NAMES, {"sender"}).spans == {"sender": [[0, 101_000_000]]}
+    assert asked == [None, 99_000_000]  # the first is of no queue manager
+    assert known.updated(lakes[1], Feeds({}), NAMES, {"sender"}) == known

@@ -30,7 +30,8 @@ def action(minute, text, *, hresult=0, name=FAR_NAME, answered=True, key=None, *
     security = {"auth_level": None, "bind_seen": True, "outcome": "ok" if answered else "no_response"}
     pdus = {column: more.pop(column) for column in tuple(more) if column in (*security, "fault_name")}
     call = row(
-        MANAGEMENT_CALLS, call_key=key, opnum=1, queue_manager=ADDRESS, client_address="10.0.0.9", action=text,
+        MANAGEMENT_CALLS, call_key=key, opnum=1, queue_manager=more.pop("manager", ADDRESS), client_address="10.0.0.9",
+        action=text,
         object_type=more.pop("object_type", "queue" if name else "machine"), queue_format_name=name, queue=name and FAR,
         requested_at=times["request_at"], responded_at=times["response_at"], hresult=hresult if answered else None,
         fault_name=pdus.pop("fault_name", None), **more,
@@ -155,6 +156,17 @@ def test_a_name_that_becomes_known_is_in_all_rows():
     assert runs.rows("queue") == [("far\\inbox",), ("far\\inbox",)]
 
 
+def test_with_another_name_of_a_queue_manager_only_its_actions_are_read_again():
+    runs = Runs()
+    others = [action(minute, "PAUSE", manager="10.0.0.2", key=f"other{minute}") for minute in range(0, 600, 5)]
+    runs.run(*others, action(300, "PAUSE"), snapshot(301, "ONHOLD", source="collector"), names={"10.0.0.3": "srv3"})
+    assert ("10.0.0.1", None) in runs.rows("queue_manager", "state_after")
+    runs.run(action(601, "RESUME", manager="10.0.0.2", key="last"))
+    assert ("srv1", "ONHOLD") in runs.rows("queue_manager", "state_after")
+    assert max(runs.tables.read) <= 10
+
+
+NAMES = st.sampled_from([{ADDRESS: "srv1"}, {ADDRESS: "srv2"}, {"10.0.0.2": "srv2"}])
 AT = st.integers(0, 60)
 KEYS = st.uuids().map(str)
 PLACES = st.sampled_from([FAR_NAME, "DIRECT=OS:other\\q", None])
@@ -171,15 +183,17 @@ SNAPSHOTS = st.builds(
 @given(
     st.lists(ACTIONS | SNAPSHOTS, min_size=1, max_size=20),
     st.lists(st.integers(0, 3), min_size=20, max_size=20),
+    st.lists(NAMES, min_size=4, max_size=4),
     st.randoms(),
 )
 @settings(max_examples=examples(15), deadline=None)
-def test_any_number_of_runs_in_any_order_equals_one_of_everything(events, run_of, random):
+def test_any_number_of_runs_in_any_order_equals_one_of_everything(events, run_of, names, random):
     runs, batches = Runs(), defaultdict(list)
     for event, run in zip(events, run_of, strict=False):
         batches[run].append(event)
-    for _, new in sorted(batches.items()):
-        runs.run(*new)
+    for run, new in sorted(batches.items()):
+        runs.run(*new, names=names[run])
+    runs.run()
     _check_equals_recomputation(runs, events)
     gone = random.sample(events, random.randint(1, len(events)))
     runs.run(gone=gone)

@@ -1,15 +1,20 @@
 """The console summary: the text for given counts, and the counts of a lake's tables."""
 
+import pyarrow as pa
 import pytest
 
 from attempts.test_tables import ATTEMPTS, CONNECTED, END, OPEN, OTHERS, START, at, frame
+from engines import without_spark
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries.inputs import ChangesSince
 from pipeline.reports.summary import SummaryCount, console_summary, format_summary, read_counts
+from reports.questions.in_memory_lake import rows
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 
 COUNTS = [
     SummaryCount("file", "complete", "", "", 2),
@@ -156,7 +161,35 @@ def test_what_did_not_change_is_not_counted_again(spark, tmp_path, monkeypatch):
     assert queried == []
     lake.append(QUARANTINE, frame(spark, QUARANTINE, [bad | {"quarantine_key": "2"}]))
     assert SummaryCount("byte", "quarantined", "", "", 10) in read_counts(lake)
-    assert queried == [QUARANTINE]
+    assert queried == [ChangesSince(QUARANTINE, 1, 2)]
     (tmp_path / "_runs" / "summary").write_text('{"format": 4, "tables": [')
     assert SummaryCount("byte", "quarantined", "", "", 10) in read_counts(lake)
-    assert set(queried) == {QUARANTINE, CAPTURE_FILES}
+    assert set(queried[1:]) == {QUARANTINE, CAPTURE_FILES}
+
+
+def sized(table, name, text, size):
+    """A row of a table with a text and a number in all columns that are counted."""
+    texts = dict.fromkeys(("source", "class_name", "outcome", "status", "protocol", "interface_name"), text)
+    sizes = dict.fromkeys(("packets", "size_bytes", "client_bytes", "server_bytes", "missing_bytes", "opnum"), size)
+    row = {**texts, **sizes, table.key[0]: name, "connection_id": name, "kind": "rpc"}
+    return rows(table, {column: value for column, value in row.items() if column in table.names})
+
+
+def test_counts_of_before_and_of_what_changed_are_those_of_all_rows(tmp_path, monkeypatch):
+    lake, queried = Lake(without_spark(), str(tmp_path)), []
+    query = Lake.query
+    monkeypatch.setattr(Lake, "query", lambda self, sql, rows: queried.append(rows) or query(self, sql, rows=rows))
+    tables = (CAPTURE_FILES, MESSAGES, RPC_CALLS, CONNECTIONS, QUARANTINE, QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS)
+    for table in tables:
+        lake.append(table, pa.concat_tables([sized(table, "1", "a", 1), sized(table, "2", "a", 2)]))
+    read_counts(lake)
+    for name, text, size in (("3", None, None), ("1", "b", 5), ("2", None, 3), ("1", "a", 1)):
+        queried.clear()
+        for table in tables:
+            key = table.key[0]
+            lake.delete_and_insert(table, key, {name}, sized(table, name, text, size), dates=None)
+            lake.delete_values(table, key, {"3"} - {name}, dates=None)
+        found = read_counts(lake)
+        assert {type(source) for source in queried} == {ChangesSince}
+        (lake.folder / "_runs" / "summary").remove_file()
+        assert sorted(found) == sorted(read_counts(lake))

@@ -1,5 +1,6 @@
 """O08: what queue managers report of sequences against what was captured of them."""
 
+import json
 from decimal import Decimal
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pipeline.lake.lake import Lake
 from pipeline.transfers.sequences import update_sequences
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
+from schemas.queue_history import QUEUE_HISTORY
 from transfers.silver_exchange import GUIDS, Connection, Exchange, Packet, S, moment
 
 ONE, TWO, THREE = GUIDS
@@ -133,3 +135,17 @@ def test_one_finding_a_day_and_it_follows_its_inputs(lake):
     assert found(lake, exchange(sent=((1, 1),)), *reports) == []
     assert found(lake, exchange(), *reports[:1]) == [SENT]
     assert found(lake, exchange()) == []
+
+
+def test_a_name_of_a_queue_manager_that_is_seen_later_ties_its_reports_to_what_it_sent(lake, monkeypatch):
+    report = sender_says(7, following=2, manager="srv1")
+    assert found(lake, exchange(), report) == []
+    lake.note_provenance(QUEUE_HISTORY, json.dumps({"names": {ONE: "srv1"}}))
+    asked, evaluate = [], update_reported_sequences._evaluate
+    monkeypatch.setattr(
+        update_reported_sequences, "_evaluate", lambda lake, ids, *more: asked.append(ids) or evaluate(lake, ids, *more)
+    )
+    assert found(lake, exchange(), report) == [("srv1", SENT[1])]
+    assert asked == [{str(SEQUENCE)}]
+    lake.note_provenance(QUEUE_HISTORY, json.dumps({"names": {ONE: "srv2"}}))
+    assert found(lake, exchange(), report) == []

@@ -170,16 +170,16 @@ class ClockSteps:
     def _all_by_taps(self) -> Iterable[tuple[str, TapStep]]:
         return ((name, step) for name, steps in self._by_taps.items() for step in steps)
 
-    def fingerprint(self) -> str | None:
-        """Return a key of all places; None without one."""
-        return key(*map(str, sorted((*self.set_by(), *self.spans())))) if self else None
+    def places(self) -> dict[str, list[list[int]]]:
+        """Return all spans of ``set_by`` and ``spans`` of each capture that has one, in order."""
+        places: defaultdict[str, list[list[int]]] = defaultdict(list)
+        for name, *place in sorted((*self.set_by(), *self.spans())):
+            places[name].append(place)
+        return dict(places)
 
     def fingerprints(self) -> dict[str, str]:
-        """Return a key of all places of each capture that has one."""
-        places: defaultdict[str, list[str]] = defaultdict(list)
-        for name, *place in sorted((*self.set_by(), *self.spans())):
-            places[name].append(str(place))
-        return {name: key(*found) for name, found in places.items()}
+        """Return a key of the ``places`` of each capture that has one."""
+        return {name: key(*map(str, found)) for name, found in self.places().items()}
 
     def skipped_us(self, capture_id: str) -> int:
         """Return how much time a capture's clock left out, or may have, in all, us."""

@@ -12,12 +12,17 @@ from pipeline.lake.incremental import KeptState
 class HopState(KeptState):
     """``capture_ends``: by server, microseconds; ``clones``: identifiers of queue managers that two machines have.
 
-    ``clock_steps``: a fingerprint of where clocks of captures were set; None where none was.
+    ``clock_places``: by capture the spans of time where its clock was set (``ClockSteps.places``).
     """
 
     capture_ends: dict[str, int]
     clones: list[str]
-    clock_steps: str | None
+    clock_places: dict[str, list[list[int]]]
+
+    def captures_with_other_places(self, before: HopState) -> set[str]:
+        """Return the captures of which other places are known than before where their clocks were set."""
+        then, now = before.clock_places, self.clock_places
+        return {name for name in then.keys() | now.keys() if then.get(name) != now.get(name)}
 
 
-NO_STATE: Final = HopState({}, [], None)
+NO_STATE: Final = HopState({}, [], {})

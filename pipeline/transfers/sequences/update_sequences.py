@@ -25,6 +25,7 @@ from pipeline.lake.date_filters import DateSpan
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, RowsOfDates
+from pipeline.transfers.changed_connections import connections_in_captures
 from pipeline.transfers.hops.address_queue_managers import CHANGED_HANDSHAKES_SQL
 from pipeline.transfers.hops.hop_keys import read_clones
 from pipeline.transfers.hops.hop_state import NO_STATE, HopState
@@ -130,7 +131,7 @@ class _EodSequencesUpdate:
         """Recompute the affected sequences, or all; return how many rows are written."""
         self.steps = read_clock_steps(self.lake)
         clones = sorted(read_clones(self.lake))
-        self.now = HopState(read_capture_ends(self.lake), clones, self.steps.fingerprint())
+        self.now = HopState(read_capture_ends(self.lake), clones, self.steps.places())
         self.step.keep(self.now)
         return self.step.recompute(self._find_affected, self._recompute)
 
@@ -161,8 +162,6 @@ class _EodSequencesUpdate:
     def _find_affected(self) -> dict[str, int | None]:
         """Return the sequences that changes affect; UnknownChangesError."""
         step, before = self.step, self.step.kept(HopState)
-        if before.clock_steps != self.now.clock_steps:
-            raise UnknownChangesError
         messages = step.changes(MESSAGES, _CHANGED_MESSAGES)
         acks = step.changes(ORDER_ACKS, _CHANGED_ACKS)
         holes = [step.changes(SESSIONS, sql) for sql in (*(sql for sql, _ in HOLE_CHANGES), CHANGED_ANYWHERE_SQL)]
@@ -182,6 +181,8 @@ class _EodSequencesUpdate:
         for (_, affected), pairs in zip(HOLE_CHANGES, holes, strict=False):
             self._add_by_holes(affected, pairs)
         self._add_waiting(holes[-1])
+        if captures := self.now.captures_with_other_places(before):
+            self._add_sequences("connection_id", connections_in_captures(self.lake, captures), 0)
         self._add_by_clones({*self.now.clones} ^ {*before.clones})
         self._add_by_capture_end(before.capture_ends)
         self.affected |= {row["id"]: row["since"] for row in messages}
