@@ -212,6 +212,15 @@ class IncrementalUpdate:
             raise UnknownChangesError
         return found
 
+    def changed_rows(self, table: Table, sql: str, **inputs: QueryInput) -> pa.Table | None:
+        """Return the same as an Arrow table, None without a change; UnknownChangesError."""
+        if self.feeds.is_unchanged(table):
+            return None
+        found = self.feeds.table(table, sql, None, **inputs)
+        if found is None:
+            raise UnknownChangesError
+        return found
+
     def changed_inputs(self, tables: Iterable[Table]) -> list[Table]:
         """Return those of some inputs that have another version than before."""
         return [table for table in tables if not self.has_same_inputs(str(table))]

@@ -12,12 +12,13 @@ others. All rows of an affected message_id are recomputed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.bronze.across_captures.capture_ends import changed_ends, read_sure_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
@@ -46,7 +47,7 @@ from pipeline.transfers.messages.sender_clocks import CHANGED_CLOCKS_SQL, clocks
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
-from schemas.table import EVENT_DATE
+from schemas.table import EVENT_DATE, Table
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 from udfs.times import timedelta_to_us
@@ -154,13 +155,13 @@ def update(lake: Lake, run_id: str, settings: TransferSettings | None = None) ->
 
 @dataclass(slots=True)
 class _MessagesUpdate:
-    """One update; ``affected``: message_ids."""
+    """One update; ``affected``: message_ids, also the same several times."""
 
     step: IncrementalUpdate
     settings: TransferSettings
     run_id: str
     now: HopState = NO_STATE
-    affected: set[str] = field(default_factory=set)
+    affected: list[pa.Array] = field(default_factory=list)
 
     @property
     def lake(self) -> Lake:
@@ -174,10 +175,10 @@ class _MessagesUpdate:
         self.step.keep(self.now)
         return self.step.recompute(self._find_affected, self._recompute)
 
-    def _recompute(self, affected: set[str] | None) -> int:
+    def _recompute(self, affected: pa.Array | None) -> int:
         if affected is None:
             return self._recompute_all()
-        ids, chosen = pa.table({"value": pa.array(sorted(affected), pa.string())}), "SELECT value FROM {chosen}"
+        ids, chosen = pa.table({"value": affected}), "SELECT value FROM {chosen}"
         scopes = self._scopes(len(affected) * _SENDINGS_OF_MESSAGE)
         rows = [self._compute(f"m.message_id IN ({chosen}) AND {scope}", chosen=ids) for scope in scopes]
         sql = (
@@ -214,13 +215,13 @@ class _MessagesUpdate:
 
     # What changed
 
-    def _find_affected(self) -> set[str]:
+    def _find_affected(self) -> pa.Array:
         """Return the messages that changes affect; UnknownChangesError."""
         before = self.step.kept(HopState)
-        self._add(self.step.changes(MESSAGES, _CHANGED_MESSAGES))
-        self._add(self.step.changes(MESSAGES, _ADMINISTRATION_ACKS))
-        self._add(self.step.changes(ORDER_ACKS, _FINAL_ACKS))
-        self._add(self.step.changes(SENDINGS, _CHANGED_SENDINGS, messages=MESSAGES))
+        self._add_changed(MESSAGES, _CHANGED_MESSAGES)
+        self._add_changed(MESSAGES, _ADMINISTRATION_ACKS)
+        self._add_changed(ORDER_ACKS, _FINAL_ACKS)
+        self._add_changed(SENDINGS, _CHANGED_SENDINGS, messages=MESSAGES)
         if reports := self.step.changes(MESSAGES, _REPORTS):
             self._add_by(_TRACED, messages=MESSAGES, reports=pa.Table.from_pylist(reports))
         self._add_by_order_acks(self.step.changes(ORDER_ACKS, _ORDER_ACKS))
@@ -242,14 +243,17 @@ class _MessagesUpdate:
         self._add_by_capture_end(before.capture_ends)
         self._add_by_clock_steps(before)
         self._add_by_handshakes(self.step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL))
-        return self.affected
+        return pc.unique(pa.chunked_array(self.affected, pa.string()))
 
-    def _add(self, rows: Collection[RowDict]) -> None:
-        self.affected |= {row["id"] for row in rows}
+    def _add_changed(self, table: Table, sql: str, **inputs: QueryInput) -> None:
+        """Add the messages that a query over what changed in a table finds; UnknownChangesError."""
+        found = self.step.changed_rows(table, sql, **inputs)
+        if found is not None:
+            self.affected += found["id"].chunks
 
     def _add_by(self, sql: str, **inputs: QueryInput) -> None:
         """Add the messages that a query finds."""
-        self.affected |= {*self.lake.query(sql, **inputs)["id"].to_pylist()}
+        self.affected += self.lake.query(sql, **inputs)["id"].chunks
 
     def _add_by_order_acks(self, acks: list[RowDict]) -> None:
         """Add the messages that order acks may acknowledge first; ``acks``: by sequence, of changed ones."""
