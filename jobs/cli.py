@@ -2,7 +2,8 @@
 
 A job module has ``run(job_run) -> Outcome`` and ``main(argv)``; its parser is in ``jobs/command_line/parsers.py``.
 ``run_job`` parses the arguments, loads the settings, calls ``run``, prints the summary and returns the exit code.
-Progress and error messages go to standard error. So the last line of standard output is always the summary. No Spark.
+Progress and error messages go to standard error. So the last line of standard output is always the summary; but with
+``--out -`` standard output is what the job writes, and the summary is the last line of standard error. No Spark.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ LAKE_HELP = (
     "folder of the Delta tables, also s3://BUCKET/...; if lake.catalog names a catalog, the folder of the runs' "
     "working files"
 )
+STANDARD_OUTPUT = "-"  # in place of a file's name
 _UMASKS: Mapping[FileAccess, int] = {"owner": 0o077, "group_read": 0o027, "group_write": 0o007, "all_read": 0o022}
 _MAX_CONFLICTS = 2  # with somebody else's changes, in one run
 _METER_INTERVAL_S = 5.0
@@ -376,7 +378,8 @@ def run_job(
             for line in report_lines(error, values=not redacting):
                 log_progress(f"{job}: {line}")
             outcome = Outcome(error=summarize_exception(error, values=not redacting))
-    write_output(outcome.summary_json(job, run_id, time.monotonic() - started) + "\n")
+    summary = outcome.summary_json(job, run_id, time.monotonic() - started) + "\n"
+    _write(sys.stderr if getattr(arguments, "out", None) == STANDARD_OUTPUT else sys.stdout, summary)
     return outcome.exit_code
 
 
@@ -469,5 +472,10 @@ def _write(stream: TextIO, text: str) -> None:
         stream.write(escape_lines(text, stream.encoding))
         stream.flush()
     except BrokenPipeError:
-        with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
-            os.dup2(nowhere.fileno(), stream.fileno())
+        drop_output(stream)
+
+
+def drop_output(stream: TextIO) -> None:
+    """Let what is still written to a stream go nowhere: its reader has gone."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
+        os.dup2(nowhere.fileno(), stream.fileno())
