@@ -68,7 +68,7 @@ FROM parquet_schema({files}) GROUP BY file_name"""
 
 
 Result = TypeVar("Result")
-Register: TypeAlias = Callable[[pa.Table | pa.RecordBatchReader | pads.Dataset | pa.Schema], str]
+Register: TypeAlias = Callable[[pa.Table | pads.Dataset | pa.Schema], str]
 """Gives rows a name for a query; a schema: no rows of these columns."""
 ReadFiles: TypeAlias = Callable[[Iterable[LakePath]], Iterable[str]]
 """Gives SQL of rows that together are those of files of this machine."""
@@ -124,15 +124,15 @@ class DataFiles(NamedTuple):
         return f"(SELECT {columns} FROM ({rows})" + ("" if self.where is None else f" WHERE {self.where}") + ")"
 
 
-Given: TypeAlias = DataFiles | pa.Table | pa.RecordBatchReader | pa.Array | str
-"""What a name in a query stands for: rows, values that a column may be ``IN``, or one text. A reader is read once."""
+Given: TypeAlias = DataFiles | pa.Table | pa.Array | str
+"""What a name in a query stands for: rows, values that a column may be ``IN``, or one text."""
 
 
 def _text(given: Given, register: Register, read: ReadFiles) -> str:
     """Return what stands for rows or values in a query."""
     if isinstance(given, DataFiles):
         return given.sql(register, read)
-    if isinstance(given, pa.Table | pa.RecordBatchReader):
+    if isinstance(given, pa.Table):
         return register(given)
     if isinstance(given, str):
         given = pa.array([given])
@@ -223,7 +223,7 @@ class DuckDbSql:
         cursor = self._cursor()
         count = 0
 
-        def register(rows: pa.Table | pa.RecordBatchReader | pads.Dataset | pa.Schema) -> str:
+        def register(rows: pa.Table | pads.Dataset | pa.Schema) -> str:
             nonlocal count
             if isinstance(rows, pa.Schema):
                 return self._table_without_rows(rows, cursor)

@@ -8,25 +8,29 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from pipeline.reports.packet_export.pieces import Piece
 from udfs.array_types import Bools, Ints
-from udfs.columns.absent import NONE
+from udfs.columns.absent import BEFORE_ALL, NONE
 from udfs.columns.groups import group_bounds
 from udfs.files.capture_file import CaptureFileReader, NotACaptureError, RecordBlock
 from udfs.files.file_source import FileSource
 from udfs.tcp.packet_decoder import PacketDecoder, TcpSegments
 
-PACKETS: Final = pa.schema(
-    [
-        ("time_ns", pa.int64()), ("path", pa.string()), ("packet_number", pa.int64()), ("link_type", pa.int64()),
-        ("original_length", pa.int64()), ("data", pa.binary()), ("comment", pa.string()),
-    ]
-)  # fmt: skip
-"""A captured packet with its comment; ``time_ns`` as in ``RecordBlock``."""
 _BLOCK_BYTES: Final = 16 << 20
 _MAX_COMMENTS: Final = 3  # on a packet: of the shortest calls and packets that it is in
+
+
+class CapturedPacket(NamedTuple):
+    """A captured packet, its place and a comment on it; they sort by time, in ns since 1970 (``NO_TIME``: none)."""
+
+    time_ns: int
+    path: str
+    packet_number: int
+    link_type: int
+    original_length: int
+    data: bytes
+    comment: str
 
 
 class _ConnectionPieces(NamedTuple):
@@ -38,11 +42,15 @@ class _ConnectionPieces(NamedTuple):
 
 
 class PacketFinder:
-    """Finds the packets of pieces of one capture. ``found`` says of which pieces it found some."""
+    """Finds the packets of pieces of one capture.
+
+    ``found``: of which pieces it found some; ``last_us``: the latest time of a packet so far.
+    """
 
     def __init__(self, path: str, pieces: Sequence[Piece]) -> None:
         self._path, self._pieces = path, pieces
         self.found: Bools = np.zeros(len(pieces), np.bool_)
+        self.last_us = BEFORE_ALL
         self._exported: Bools = np.array([piece.exported for piece in pieces], np.bool_)
         self._begin_us = min(piece.begin_us for piece in pieces)
         self._end_us = max(piece.end_us for piece in pieces)
@@ -58,39 +66,33 @@ class PacketFinder:
             for ends_of in ((one.client, one.server), (one.server, one.client)):
                 self._by_connection[_connection_name(*ends_of, one.tunnel)] = found
 
-    def read(self, max_expansion: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        """Yield the packets (``PACKETS``), in the order of the capture. OSError if it cannot be read."""
+    def read(self, max_expansion: int, max_bytes: int) -> Iterator[CapturedPacket]:
+        """Yield the packets in the order of the capture. OSError if it cannot be read."""
         decoder = PacketDecoder()
         with FileSource.from_path(self._path).open_decompressed(max_expansion, max_bytes) as stream:
             try:
                 for records in CaptureFileReader(stream, _BLOCK_BYTES).read_blocks():
-                    if (batch := self._packets_of(records, decoder.decode_block(records))).num_rows:
-                        yield batch
+                    yield from self._packets_of(records, decoder.decode_block(records))
             except NotACaptureError as error:
                 raise OSError(str(error)) from error
 
-    def _packets_of(self, records: RecordBlock, segments: TcpSegments) -> pa.RecordBatch:
-        """Return the packets of a block that belong to pieces."""
+    def _packets_of(self, records: RecordBlock, segments: TcpSegments) -> Iterator[CapturedPacket]:
+        """Yield the packets of a block that belong to pieces."""
         comments = {
-            int(row): " | ".join(dict.fromkeys(self._pieces[place].comment for place in places if place != NONE))
+            row: " | ".join(dict.fromkeys(self._pieces[place].comment for place in places if place != NONE))
             for rows, found in self._match(segments)
             for row, places in zip(segments.record_index[rows].tolist(), found.tolist(), strict=True)
         }
         rows = sorted(comments)
         chosen = records.take(np.array(rows, np.int64))
-        bounds = zip(chosen.packet_start.tolist(), chosen.captured_length.tolist(), strict=True)
-        return pa.RecordBatch.from_pydict(
-            {
-                "time_ns": chosen.time_ns,
-                "path": pa.array([self._path] * len(rows), pa.string()),
-                "packet_number": chosen.packet_number,
-                "link_type": chosen.link_type.astype(np.int64),
-                "original_length": chosen.original_length,
-                "data": pa.array([bytes(records.buffer[start : start + size]) for start, size in bounds], pa.binary()),
-                "comment": pa.array([f"{comments[row]}; {self._path}" for row in rows], pa.string()),
-            },
-            PACKETS,
-        )
+        columns = (chosen.time_ns, chosen.packet_number, chosen.link_type, chosen.original_length, chosen.packet_start,
+                   chosen.captured_length)  # fmt: skip
+        for row, time, number, link, length, start, size in zip(
+            rows, *(each.tolist() for each in columns), strict=True
+        ):
+            self.last_us = max(self.last_us, time // 1000)
+            data, comment = bytes(records.buffer[start : start + size]), f"{comments[row]}; {self._path}"
+            yield CapturedPacket(time, self._path, number, link, length, data, comment)
 
     def _match(self, segments: TcpSegments) -> Iterator[tuple[Ints, Ints]]:
         """Yield segments of each connection that are in exported pieces, with the pieces that comment on each."""

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import BinaryIO, Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from pipeline.lake.queries.duckdb_sql import DuckDbSql
-from pipeline.reports.packet_export.captured_packets import PACKETS, PacketFinder
+from pipeline.reports.packet_export.captured_packets import PacketFinder
 from pipeline.reports.packet_export.plan import ExportPlan
+from pipeline.reports.packet_export.sorted_packets import PacketSorter
 from udfs.columns.absent import BEFORE_ALL
 from udfs.files.pcapng_writer import PcapngWriter
 
 PCAPNG_APPLICATION: Final = "msmq-lakehouse"
-_SORTED_SQL: Final = """SELECT time_ns, link_type, original_length, data, comment FROM {packets}
-ORDER BY time_ns, path, packet_number"""
 
 
 class ExportLimits(NamedTuple):
@@ -45,39 +40,35 @@ class Exported:
 def write_packets(plan: ExportPlan, out: BinaryIO, limits: ExportLimits, overflow_folder: Path | None) -> Exported:
     """Read each capture once, and write its packets with those of others, with comments and the names of machines.
 
-    They are sorted in bounded memory; what is more goes to ``overflow_folder``, None: a private one. Of more than
-    ``max_packets`` the first ones are written.
+    They are sorted in bounded memory; what is more goes to a private folder below ``overflow_folder``, None: that of the
+    system. Of more than ``max_packets`` the earliest ones are written.
     """
-    result, sql = Exported(), DuckDbSql(overflow_folder)
-    writer = PcapngWriter(out, PCAPNG_APPLICATION, _comment(plan))
-    writer.write_names(plan.hosts.names)
-    packets = pa.RecordBatchReader.from_batches(PACKETS, _read_captures(plan, limits, result))
-    with sql.little_memory(), sql.read_answer(_SORTED_SQL, {"packets": packets}) as batches:
-        for batch in batches:
-            for time, link, length, data, comment in zip(*(each.to_pylist() for each in batch.columns), strict=True):
-                if result.packets == limits.max_packets:
-                    result.is_cut = True
-                    return result
-                writer.write_packet(link, time, data, length, comment)
-                result.packets += 1
+    result = Exported()
+    with TemporaryDirectory(prefix="msmq-", dir=overflow_folder) as folder:
+        sorter = PacketSorter(Path(folder), limits.max_packets)
+        _read_captures(plan, limits, sorter, result)
+        writer = PcapngWriter(out, PCAPNG_APPLICATION, _comment(plan))
+        writer.write_names(plan.hosts.names)
+        for packet in sorter.packets():
+            writer.write_packet(packet.link_type, packet.time_ns, packet.data, packet.original_length, packet.comment)
+            result.packets += 1
+    result.is_cut |= sorter.count > result.packets
     return result
 
 
-def _read_captures(plan: ExportPlan, limits: ExportLimits, result: Exported) -> Iterator[pa.RecordBatch]:
-    """Yield the packets of all captures, but of none that begins after more packets than are written."""
-    packets, last_us = 0, BEFORE_ALL
+def _read_captures(plan: ExportPlan, limits: ExportLimits, sorter: PacketSorter, result: Exported) -> None:
+    """Read the packets of all captures, but of none that begins after as many packets as are written."""
+    last_us = BEFORE_ALL
     for path, pieces in plan.pieces_by_path.items():
-        if limits.max_packets is not None and packets >= limits.max_packets and plan.begins_us[path] > last_us:
+        if limits.max_packets is not None and sorter.count >= limits.max_packets and plan.begins_us[path] > last_us:
             result.is_cut = True
             return
         finder = PacketFinder(path, pieces)
         try:
-            for batch in finder.read(limits.max_expansion, limits.max_expanded_bytes):
-                packets += batch.num_rows
-                last_us = max(last_us, pc.max(batch["time_ns"]).as_py() // 1000)
-                yield batch
+            sorter.add(finder.read(limits.max_expansion, limits.max_expanded_bytes))
         except OSError as error:
             result.unreadable[path] = error.strerror or str(error).removeprefix(f"{path}: ")
+        last_us = max(last_us, finder.last_us)
         result.found.update(name for place in finder.found.nonzero()[0] for name in pieces[place].names)
 
 
