@@ -40,8 +40,8 @@ class Exported:
 def write_packets(plan: ExportPlan, out: BinaryIO, limits: ExportLimits, overflow_folder: Path | None) -> Exported:
     """Read each capture once, and write its packets with those of others, with comments and the names of machines.
 
-    They are sorted in bounded memory; what is more goes to a private folder below ``overflow_folder``, None: that of the
-    system. Of more than ``max_packets`` the earliest ones are written.
+    They are sorted in bounded memory; what is more goes to a private folder below ``overflow_folder``, None: the
+    system's. Of more than ``max_packets`` the earliest ones are written.
     """
     result = Exported()
     with TemporaryDirectory(prefix="msmq-", dir=overflow_folder) as folder:

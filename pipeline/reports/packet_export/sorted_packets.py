@@ -27,8 +27,8 @@ _SCHEMA: Final = pa.schema(
 class PacketSorter:
     """Takes packets in any order, and gives them by time, then by capture and place in it; of all the first ``most``.
 
-    Memory holds some ``piece_bytes`` of packets, and a little of each file. The files are in ``folder``, whose owner removes
-    it. ``count``: how many packets it took.
+    Memory holds some ``piece_bytes`` of packets, and a little of each file; the caller removes ``folder``, where these
+    are. ``count``: how many packets it took.
     """
 
     def __init__(self, folder: Path, most: int | None, piece_bytes: int = _PIECE_BYTES) -> None:
