@@ -149,7 +149,7 @@ def _clipped(piece: Piece, since_us: int, until_us: int) -> Iterator[Piece]:
 
 def _call_pieces(row: RowMapping, names: Mapping[str, Sequence[str]]) -> Iterator[Piece]:
     """Yield the pieces of a call: one for each capture that saw it."""
-    own = tuple(names.get(row["call_key"], ()))
+    own = tuple(sorted(names.get(row["call_key"], ())))
     for seen in row["sightings"] or [row]:
         captures = frozenset({seen["capture_id"], seen["response_capture_id"]} - {None})
         times = [seen[name] for name in _CALL_TIMES]
@@ -158,7 +158,7 @@ def _call_pieces(row: RowMapping, names: Mapping[str, Sequence[str]]) -> Iterato
 
 def _packet_pieces(row: RowMapping, names: Mapping[str, Sequence[str]]) -> Iterator[Piece]:
     """Yield the pieces of a packet of the binary protocol: one for each capture that has it whole."""
-    own = tuple(names.get(row["packet_key"], ()))
+    own = tuple(sorted(names.get(row["packet_key"], ())))
     for seen in row["sightings"] or [row]:
         captures = frozenset([seen["capture_id"]]) if row["is_whole"] else None
         times = [datetime_to_us(seen[name]) for name in _PACKET_TIMES]
