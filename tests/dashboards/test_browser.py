@@ -736,6 +736,7 @@ def test_a_row_leads_to_capture_file_and_packet(at, pages):
     commands = at.run("[...document.querySelectorAll('dialog[open] .command')].map((each) => each.textContent)")
     assert commands == [
         f"msmq trace_message --lake /lake --queue 'far\\private$\\out' --lookup-id {2**56 - 2}",
+        "msmq export_packets --lake /lake --row gold.receive_attempts a2 --out row.pcapng",
         "/captures/one.pcap",
         "frame.number == 12 || frame.number == 13",
         "ip.addr == 10.0.0.2 && ip.addr == 10.0.0.1 && tcp.port == 50000 && tcp.port == 2103",
@@ -748,6 +749,7 @@ def test_a_row_leads_to_capture_file_and_packet(at, pages):
     assert "far\\private$\\out" in text(at, "dialog[open]")
     at.go("#queues?row=queues%3Ai1")
     assert "/snapshots/day.jsonl:1" in text(at, "dialog[open]")
+    assert "msmq export_packets" not in text(at, "dialog[open]")  # a collector's snapshot
     at.go("#queues?row=queues%3Anone")
     assert "This row is not on this page" in text(at, "dialog[open]")
 
