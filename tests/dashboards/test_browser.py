@@ -607,6 +607,7 @@ def test_quality_is_shown_what_failed_first(at, pages):
     assert "2 of 3 rows" in shown  # that are named
     commands = at.run("[...document.querySelectorAll('dialog[open] .command')].map((each) => each.textContent)")
     assert commands == [
+        "msmq export_packets --lake /lake --row gold.quality_results r2 --out row.pcapng",
         "SELECT * FROM delta.`/lake/bronze/pending` WHERE attempt_key IN ('a1', 'it\\'s')",
         "msmq check_quality --lake /lake --all",
     ]

@@ -56,15 +56,15 @@ class PacketFinder:
         self._end_us = max(piece.end_us for piece in pieces)
         places = defaultdict[bytes, list[int]](list)
         for place, piece in enumerate(pieces):
-            places[_connection_name(piece.client, piece.server, piece.tunnel)].append(place)
+            places[_connection_name(*sorted((piece.client, piece.server)))].append(place)
         self._by_connection = dict[bytes, _ConnectionPieces]()
         for own in places.values():
             own.sort(key=lambda place: (pieces[place].is_connection, pieces[place].end_us - pieces[place].begin_us))
             times = [(pieces[place].begin_us, pieces[place].end_us) for place in own]
             begins, ends = np.array(times, np.int64).T
             found, one = _ConnectionPieces(np.array(own), begins, ends), pieces[own[0]]
-            for ends_of in ((one.client, one.server), (one.server, one.client)):
-                self._by_connection[_connection_name(*ends_of, one.tunnel)] = found
+            self._by_connection[_connection_name(one.client, one.server)] = found
+            self._by_connection[_connection_name(one.server, one.client)] = found
 
     def read(self, max_expansion: int, max_bytes: int) -> Iterator[CapturedPacket]:
         """Yield the packets in the order of the capture. OSError if it cannot be read."""
@@ -122,19 +122,20 @@ class PacketFinder:
         return is_exported, comments
 
 
-def _connection_name(source: tuple[bytes, int], target: tuple[bytes, int], tunnel: int) -> bytes:
+def _connection_name(source: tuple[bytes, int], target: tuple[bytes, int]) -> bytes:
     """Return what packets from one end of a connection to the other have in common, as ``_connection_names`` does."""
-    ends = (address.ljust(16, b"\0") + port.to_bytes(2, "big") for address, port in (source, target))
-    return b"".join(ends) + tunnel.to_bytes(8, "big", signed=True)
+    return b"".join(address.ljust(16, b"\0") + port.to_bytes(2, "big") for address, port in (source, target))
 
 
 def _connection_names(segments: TcpSegments, rows: Ints) -> npt.NDArray[np.void]:
-    """Return for segments their source, target and tunnel, as bytes of one length."""
-    numbers = ((segments.source_port, ">u2"), (segments.target_port, ">u2"), (segments.tunnel_identifier, ">i8"))
-    source, target, tunnel = (
-        each[rows].astype(kind).view(np.uint8).reshape(len(rows), np.dtype(kind).itemsize) for each, kind in numbers
-    )
-    parts = (segments.source_address[rows], source, segments.target_address[rows], target, tunnel)
+    """Return for segments the bytes of their source and target."""
+    parts = [
+        part
+        for address, port in (
+            (segments.source_address, segments.source_port), (segments.target_address, segments.target_port),
+        )
+        for part in (address[rows], port[rows].astype(">u2").view(np.uint8).reshape(len(rows), 2))
+    ]  # fmt: skip
     joined = np.ascontiguousarray(np.concatenate(parts, axis=1))
     names: npt.NDArray[np.void] = joined.view(np.dtype((np.void, joined.shape[1]))).ravel()
     return names

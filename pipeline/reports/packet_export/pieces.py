@@ -29,12 +29,11 @@ from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS
 from udfs.columns.absent import AFTER_ALL, BEFORE_ALL, NO_TIME
 from udfs.rows import RowDict, RowMapping
-from udfs.tcp.tunnels import NO_IDENTIFIER
 from udfs.times import HOUR_US, datetime_to_us
 
 _BIND_ANSWER_US: Final = 1_000_000  # longer than any server takes to answer a bind
 NO_TIME_US: Final = NO_TIME // 1000
-_ENDS: Final = ("client_address", "client_port", "server_address", "server_port", "tunnel_identifier")
+_ENDS: Final = ("client_address", "client_port", "server_address", "server_port")
 _CALL_TIMES: Final = ("request_at", "request_done_at", "response_at", "response_done_at", "cancelled_at", "orphaned_at")
 _PACKET_TIMES: Final = ("sent_at", "sent_done_at")
 
@@ -82,15 +81,14 @@ _PACKET_TABLES: Final = {
 class Piece:
     """A time range of one TCP connection, both ends included, with a comment for its packets.
 
-    ``client`` and ``server`` are packed IP address and port; ``tunnel``: as in ``TcpSegments.tunnel_identifier``;
-    ``begin_us``, ``end_us``: microseconds since the epoch. ``names``: of what it is evidence of. ``captures``: ids of
-    those that have it; None: all that may have its connection then. If it is not ``exported``, it only comments on
-    packets that are exported with others. ``is_connection``: it comments on packets that no call or packet is in.
+    ``client`` and ``server`` are packed IP address and port, in whatever tunnel. ``begin_us``, ``end_us``: microseconds
+    since the epoch. ``names``: of what it is evidence of. ``captures``: ids of those that have it; None: all that may
+    have its connection then. If it is not ``exported``, it only comments on packets that are exported with others.
+    ``is_connection``: it comments on packets that no call or packet is in.
     """
 
     client: tuple[bytes, int]
     server: tuple[bytes, int]
-    tunnel: int
     begin_us: int
     end_us: int
     comment: str
@@ -190,5 +188,4 @@ def _piece(
     known = [each for each in times if each is not None] or [NO_TIME_US]
     client = (ipaddress.ip_address(row["client_address"]).packed, row["client_port"])
     server = (ipaddress.ip_address(row["server_address"]).packed, row["server_port"])
-    tunnel = NO_IDENTIFIER if row["tunnel_identifier"] is None else row["tunnel_identifier"]
-    return Piece(client, server, tunnel, min(known), max(known), comment, names, captures, exported=bool(names))
+    return Piece(client, server, min(known), max(known), comment, names, captures, exported=bool(names))

@@ -44,7 +44,9 @@ def named(*rows):
     """Return a lake in which addresses have names, each from one time to another, in microseconds."""
     names = ("address", "host_name", "first_seen_at", "last_seen_at")
     times = [(address, name, us_to_datetime(first), us_to_datetime(last)) for address, name, first, last in rows]
-    return MemoryLake({HOSTS: pa.table({name: list(column) for name, column in zip(names, zip(*times), strict=True)})})
+    return MemoryLake(
+        {HOSTS: pa.table({name: list(column) for name, column in zip(names, zip(*times, strict=True), strict=True)})}
+    )
 
 
 @pytest.mark.parametrize(
