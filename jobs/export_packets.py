@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from jobs import cli
-from jobs.command_line.output_files import binary_output, check_outputs, replace_file
+from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
@@ -55,16 +55,17 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         return cli.Outcome(failures=len(plan.unknown), nothing_captured=True)
     capture = job_run.config.capture
     limits = ExportLimits(capture.max_expansion, int(capture.max_expanded_bytes), arguments.most)
+    exported: Exported | None = None
     try:
         with _open_output(job_run, lake) as out:
             exported = write_packets(plan, out, limits, lake.overflow_folder)
             if not exported.packets and exported.unreadable:
                 raise ConfigError("; ".join(_lines_on_unreadable(plan, exported)))
-    except BrokenPipeError:
-        return cli.Outcome()
+    except BrokenPipeError:  # of a named pipe; standard output ends the block
+        pass
     except OSError as error:
         raise ConfigError(str(error)) from error
-    return _outcome(arguments, plan, exported)
+    return cli.Outcome() if exported is None else _outcome(arguments, plan, exported)
 
 
 def _request(arguments: Namespace) -> ExportRequest:
@@ -109,7 +110,11 @@ def _table(name: str) -> Table:
 
 def _open_output(job_run: cli.JobRun, lake: Lake) -> AbstractContextManager[BinaryIO]:
     if job_run.arguments.out == cli.STANDARD_OUTPUT:
-        return binary_output()
+        if sys.stdout.isatty():
+            raise ConfigError(
+                "--out -: standard output is a terminal; give it a program that reads it (| wireshark -i -)"
+            )
+        return cli.data_output()
     target = Path(job_run.arguments.out)
     check_outputs(job_run, lake, [target])
     return replace_file(target)

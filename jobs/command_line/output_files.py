@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import sys
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -49,19 +48,6 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
-
-
-@contextmanager
-def binary_output() -> Iterator[BinaryIO]:
-    """Yield standard output for bytes. ConfigError if it is a terminal; BrokenPipeError if its reader has gone."""
-    if sys.stdout.isatty():
-        raise ConfigError("--out -: standard output is a terminal; give it a program that reads it (| program)")
-    try:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        cli.drop_output(sys.stdout)
-        raise
 
 
 def _remove_remains(target: Path) -> None:
