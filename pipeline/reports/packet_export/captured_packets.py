@@ -22,7 +22,7 @@ _MAX_COMMENTS: Final = 3  # on a packet: of the shortest calls and packets that 
 
 
 class CapturedPacket(NamedTuple):
-    """A captured packet, its place and a comment on it; they sort by time, in ns since 1970 (``NO_TIME``: none)."""
+    """A captured packet, its place and a comment on it; they sort by time, which is as in ``RecordBlock``."""
 
     time_ns: int
     path: str

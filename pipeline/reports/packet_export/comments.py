@@ -33,12 +33,12 @@ UNION ALL SELECT packet_key, NULL, acknowledged_message_id, destination_queue, c
 FROM {{order_acks}} {_OF_PACKETS}"""
 """What silver says of packets of the binary protocol, likewise."""
 
-_CALL_PARAMETERS: Final = ("object", "queue", "action", "timeout_ms", "request_id", "lookup_id", "ack")
+_CALL_PARAMETERS: Final = ("object", "queue", "action", "timeout_ms", "request_id", "lookup_id", "ack", "label")
 _PACKET_PARAMETERS: Final = ("label", "queue", "message_id", "session_number", "transaction_number")
 
 
 def describe_call(row: RowMapping) -> str:
-    """Return the comment on the packets of a call: a row of bronze.rpc_calls with ``CALL_FACTS_SQL``."""
+    """Return the comment on the packets of a call: of bronze.rpc_calls with ``CALL_FACTS_SQL`` and a label."""
     method = row["method"] or ("unknown method" if row["opnum"] is None else f"opnum {row['opnum']}")
     result = [row["hresult_name"] or row["fault_name"], row["outcome"]]
     call = f"{row['interface_name'] or 'unknown interface'} {method}"

@@ -44,8 +44,11 @@ def _listed(names: Iterable[str], text: str = "e.{}") -> str:
 
 _CALLS_SQL: Final = f"""
 SELECT e.call_key, e.connection_id, {_listed(_ENDS)}, e.capture_id, e.response_capture_id, e.sightings,
-  {_listed(_CALL_TIMES, "unix_micros(e.{0}) AS {0}")}, e.interface_name, e.opnum, e.outcome, f.*
-FROM {{calls}} AS e LEFT JOIN ({CALL_FACTS_SQL}) AS f ON f.fact_key = e.call_key
+  {_listed(_CALL_TIMES, "unix_micros(e.{0}) AS {0}")}, e.interface_name, e.opnum, e.outcome, m.label, f.*
+FROM {{calls}} AS e
+LEFT JOIN (SELECT call_key, label FROM {{messages}} WHERE call_key IN {{keys}} OR connection_id IN {{keys}}) AS m
+  ON m.call_key = e.call_key
+LEFT JOIN ({CALL_FACTS_SQL}) AS f ON f.fact_key = e.call_key
 WHERE e.call_key IN {{keys}} OR e.connection_id IN {{keys}}"""
 # A packet that is not whole lasts, as far as is known, until the next one of its side begins.
 _PACKETS_SQL: Final = f"""
@@ -70,6 +73,7 @@ FROM {{connections}} AS e LEFT JOIN (
 WHERE e.connection_id IN {{ids}}"""
 _CALL_TABLES: Final = {
     "calls": RPC_CALLS, "reads": REMOTE_READ_CALLS, "managements": MANAGEMENT_CALLS, "clients": CLIENT_CALLS,
+    "messages": MESSAGES,
 }  # fmt: skip
 _PACKET_TABLES: Final = {
     "packets": SESSION_PACKETS, "connections": CONNECTIONS, "messages": MESSAGES, "sendings": SENDINGS,
@@ -178,7 +182,11 @@ def _binds(row: RowMapping, called_at: Mapping[str, int]) -> Iterator[Piece]:
     call_us = called_at.get(row["connection_id"])
     if call_us is not None and row["bound_us"] is not None and row["begin_us"] is not None:
         end = min(row["bound_us"] + _BIND_ANSWER_US, call_us)  # the answer precedes the request
-        yield replace(_piece(row, [row["begin_us"], end], "bind", (), None), exported=True, is_connection=True)
+        yield replace(
+            _piece(row, [row["begin_us"], end], "connection up to its bind", (), None),
+            exported=True,
+            is_connection=True,
+        )
 
 
 def _piece(
