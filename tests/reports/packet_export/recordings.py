@@ -86,3 +86,19 @@ class Expected:
         ends = frozenset((row[f"{side}_address"], row[f"{side}_port"]) for side in ("client", "server"))
         first, last = datetime_to_us(begin), datetime_to_us(end)
         return {place for place in self.by_ends[ends] if first <= self.every[place].time_ns // 1000 <= last}
+
+
+def comments_of(path: Path) -> list[str]:
+    """Return the comments of packets, from the bytes of the file (pcapng, option 1 of enhanced packet blocks)."""
+    data, at, found = path.read_bytes(), 0, []
+    while at < len(data):
+        kind, length = (int.from_bytes(data[at + i : at + i + 4], "little") for i in (0, 4))
+        if kind == 6:
+            captured = int.from_bytes(data[at + 20 : at + 24], "little")
+            option = at + 28 + (captured + 3) // 4 * 4
+            assert data[option : option + 2] == b"\1\0"
+            found.append(
+                data[option + 4 : option + 4 + int.from_bytes(data[option + 2 : option + 4], "little")].decode()
+            )
+        at += length
+    return found

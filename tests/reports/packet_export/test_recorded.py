@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 from engines import LOCAL, without_spark
-from jobs import export_packets, run_all
+from jobs import export_packets, ingest_captures, run_all
 from pipeline.lake.engine.collect import collect
 from pipeline.lake.lake import Lake
 from pipeline.reports.packet_export.evidence import TABLES_WITH_PACKETS, ExportRequest
 from pipeline.reports.packet_export.pcapng_file import ExportLimits, write_packets
 from pipeline.reports.packet_export.plan import plan_export
-from reports.packet_export.recordings import Expected, frames, tshark
+from reports.packet_export.recordings import Expected, comments_of, frames, tshark
 from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.catalog import ALL_TABLES, table
@@ -43,18 +43,18 @@ GOLD = [each for each in ALL_TABLES if each.layer == "gold"]
 
 
 @pytest.fixture(scope="module")
-def captures(project, tmp_path_factory):
+def recorded(project, tmp_path_factory):
     """Copies of recordings, which tests may take away for a while."""
     folder = tmp_path_factory.mktemp("captures")
     return [Path(shutil.copy(project / "data" / name, folder)) for name in RECORDED]
 
 
 @pytest.fixture(scope="module")
-def lake(project, captures, tmp_path_factory):
+def lake(project, recorded, tmp_path_factory):
     """The lake of these recordings, with a row in each table of gold."""
     root = str(tmp_path_factory.mktemp("lake") / "lake")
     snapshots = project / "data" / "estate" / "snapshots"
-    given = ["--lake", root, *LOCAL, "--captures", *captures, "--snapshots", snapshots]
+    given = ["--lake", root, *LOCAL, "--captures", *recorded, "--snapshots", snapshots]
     assert run_all.main([*map(str, given)]) == 0
     found = Lake(without_spark(), root)
     attempt, session = keys_of(found, RECEIVE_ATTEMPTS)[0], keys_of(found, table("silver.sessions"))[0]
@@ -71,8 +71,12 @@ def lake(project, captures, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def expected(lake, captures):
-    every = [frame for path in captures for frame in frames(path)]
+def expected(lake, recorded):
+    return expected_of(lake, recorded)
+
+
+def expected_of(lake, paths):
+    every = [frame for path in paths for frame in frames(path)]
     bronze = (RPC_CALLS, SESSION_PACKETS, CONNECTIONS, RPC_BINDS)
     return Expected({each.name: lake.select(each, "TRUE").to_pylist() for each in bronze}, every)
 
@@ -187,22 +191,6 @@ def test_packets_of_the_binary_protocol_say_kind_label_and_outcome(lake, tmp_pat
     assert any("acknowledged; packet " in each for each in sent)
 
 
-def comments_of(path):
-    """Return the comments of packets, from the bytes of the file (pcapng, option 1 of enhanced packet blocks)."""
-    data, at, found = path.read_bytes(), 0, []
-    while at < len(data):
-        kind, length = (int.from_bytes(data[at + i : at + i + 4], "little") for i in (0, 4))
-        if kind == 6:
-            captured = int.from_bytes(data[at + 20 : at + 24], "little")
-            option = at + 28 + (captured + 3) // 4 * 4
-            assert data[option : option + 2] == b"\1\0"
-            found.append(
-                data[option + 4 : option + 4 + int.from_bytes(data[option + 2 : option + 4], "little")].decode()
-            )
-        at += length
-    return found
-
-
 @pytest.mark.parametrize("name", ["message_id", "message_key", "sighting_key", "label"])
 def test_a_message(lake, name):
     """By any of its keys, and by a part of its label: its sightings, and the evidence of its attempts and transfers."""
@@ -238,24 +226,24 @@ def test_a_queue_and_a_time(lake):
     assert plan_export(lake, ExportRequest(queue="no such queue")).unknown[0].startswith("queue no such queue")
 
 
-def test_a_capture_that_is_gone_is_said_and_the_rest_is_given(lake, captures, tmp_path, capsys):
+def test_a_capture_that_is_gone_is_said_and_the_rest_is_given(lake, recorded, tmp_path, capsys):
     calls = {row["capture_id"]: row["call_key"] for row in lake.select(RPC_CALLS, "TRUE").to_pylist()}
     paths = {row["path"]: row["capture_id"] for row in lake.select(CAPTURE_FILES, "TRUE").to_pylist()}
-    gone, there = (calls[paths[str(path)]] for path in captures[:2])
-    away = captures[0].rename(tmp_path / "away")
+    gone, there = (calls[paths[str(path)]] for path in recorded[:2])
+    away = recorded[0].rename(tmp_path / "away")
     try:
         assert main(lake, "--call", gone, there, "--out", tmp_path / "out.pcapng") == 3
         said = capsys.readouterr().err
-        assert f"{captures[0]}: No such file or directory; it has packets of call {gone}\n" in said
+        assert f"{recorded[0]}: No such file or directory; it has packets of call {gone}\n" in said
         assert f"no packet was found of call {gone}\n" in said
-        assert all(comment.endswith(str(captures[1])) for comment in comments_of(tmp_path / "out.pcapng"))
+        assert all(comment.endswith(str(recorded[1])) for comment in comments_of(tmp_path / "out.pcapng"))
         assert main(lake, "--call", gone, "--out", tmp_path / "none.pcapng") == 2
         assert not (tmp_path / "none.pcapng").exists()
     finally:
-        away.rename(captures[0])
+        away.rename(recorded[0])
 
 
-def test_most_packets(lake, captures, tmp_path, capsys):
+def test_most_packets(lake, tmp_path, capsys):
     """The earliest are written; what begins later is not even read."""
     connections = keys_of(lake, CONNECTIONS)
     assert main(lake, "--connection", *connections, "--out", tmp_path / "every.pcapng") == 0
@@ -316,6 +304,20 @@ def test_what_cannot_be_asked_for_is_one_line(lake, tmp_path, capsys):
     assert main(lake, "--row", *reported.split(), *out) == 5
     assert "no captured packet is evidence of gold.queue_history" in capsys.readouterr().err
     assert not (tmp_path / "out.pcapng").exists()
+
+
+@pytest.mark.tool("tshark")
+def test_connections_of_public_captures_are_what_tshark_shows(captures, tmp_path):
+    public = [path for name in ("arkime", "idaholab", "OISF*5133") for path in (captures / "dcerpc").glob(f"{name}*")]
+    root = str(tmp_path / "lake")
+    assert ingest_captures.main(["--lake", root, *LOCAL, "--captures", *map(str, public)]) == 0
+    lake = Lake(without_spark(), root)
+    expected = expected_of(lake, public)
+    assert len(expected.connections) > 5
+    exported(lake, ExportRequest(connections=expected.connections), tmp_path / "out.pcapng")
+    assert sorted(frames(tmp_path / "out.pcapng")) == expected.of(expected.connections)
+    for connection, row in expected.connections.items():
+        assert len(expected.of([connection])) == row["packets"]
 
 
 @pytest.mark.spark
