@@ -110,7 +110,7 @@ def _table(name: str) -> Table:
 
 def _open_output(job_run: cli.JobRun, lake: Lake) -> AbstractContextManager[BinaryIO]:
     if job_run.arguments.out == cli.STANDARD_OUTPUT:
-        if sys.stdout.isatty():
+        if cli.terminal_width() is not None:
             raise ConfigError(
                 "--out -: standard output is a terminal; give it a program that reads it (| wireshark -i -)"
             )

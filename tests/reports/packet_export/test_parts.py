@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hostile import TEXTS
 from memory_lake import MemoryLake
 from pipeline.reports.packet_export import sorted_packets
 from pipeline.reports.packet_export.captured_packets import CapturedPacket
+from pipeline.reports.packet_export.comments import describe_call, describe_packet
 from pipeline.reports.packet_export.host_names import find_names
 from pipeline.reports.packet_export.sorted_packets import PacketSorter
 from schemas.hosts import HOSTS
@@ -94,3 +96,21 @@ def test_names_and_comments_in_a_file(tmp_path):
     assert (
         "10.0.0.3 is one or two" in subprocess.run(["capinfos", path], capture_output=True, check=True).stdout.decode()
     )
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_comments_have_no_text_of_the_wire_as_it_is(text):
+    """What a terminal obeys is escaped, and what is long is cut."""
+    names = ("object", "queue", "action", "timeout_ms", "request_id", "lookup_id", "ack", "label", "hresult_name")
+    call = dict.fromkeys((*names, "fault_name", "opnum", "interface_name", "method", "outcome"))
+    said = describe_call({**call, "call_key": "k", "queue": text * 99, "label": text})
+    assert said.startswith("unknown interface unknown method(queue=")
+    assert said.endswith("; call k")
+    assert said.isprintable()
+    packet = dict.fromkeys(("queue", "message_id", "session_number", "transaction_number", "class_name"))
+    said = describe_packet(
+        {**packet, "kind": "user_message", "label": text, "is_acknowledged": False, "packet_key": "p"}
+    )
+    assert said.startswith("user_message(label=")
+    assert said.endswith(" -> not acknowledged; packet p")
+    assert said.isprintable()
