@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.reports.packet_export.pieces import Piece
+from pipeline.text import escape_unprintable
 from udfs.array_types import Bools, Ints
 from udfs.columns.absent import BEFORE_ALL, NONE
 from udfs.columns.groups import group_bounds
@@ -49,6 +50,7 @@ class PacketFinder:
 
     def __init__(self, path: str, pieces: Sequence[Piece]) -> None:
         self._path, self._pieces = path, pieces
+        self._shown_path = escape_unprintable(path, len(path))
         self.found: Bools = np.zeros(len(pieces), np.bool_)
         self.last_us = BEFORE_ALL
         self._exported: Bools = np.array([piece.exported for piece in pieces], np.bool_)
@@ -91,7 +93,7 @@ class PacketFinder:
             rows, *(each.tolist() for each in columns), strict=True
         ):
             self.last_us = max(self.last_us, time // 1000)
-            data, comment = bytes(records.buffer[start : start + size]), f"{comments[row]}; {self._path}"
+            data, comment = bytes(records.buffer[start : start + size]), f"{comments[row]}; {self._shown_path}"
             yield CapturedPacket(time, self._path, number, link, length, data, comment)
 
     def _match(self, segments: TcpSegments) -> Iterator[tuple[Ints, Ints]]:
