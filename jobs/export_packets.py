@@ -47,11 +47,13 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     if is_redacted(lake):
         raise ConfigError(f"{arguments.lake}: names are redacted, so the packets cannot be found in the captures")
     plan = plan_export(lake, request)
+    time = "" if arguments.since is None and arguments.until is None else " in this time"
     for name in plan.without_packets:
-        cli.log_progress(f"no captured packet is evidence of {name}: it follows from reports, or from what is absent")
+        cli.log_progress(f"no packet{time} is evidence of {name}: it follows from reports, or from what is absent")
     if not plan.pieces_by_path:
         if not plan.without_packets:
-            raise ConfigError(f"not in {arguments.lake}: {_listed(plan.unknown) or 'captures of these packets'}")
+            missing = plan.unknown or [f"captures of {_listed(sorted(plan.names))}"]
+            raise ConfigError(f"not in {arguments.lake}{time}: {_listed(missing)}")
         return cli.Outcome(failures=len(plan.unknown), nothing_captured=True)
     capture = job_run.config.capture
     limits = ExportLimits(capture.max_expansion, int(capture.max_expanded_bytes), arguments.most)
@@ -126,8 +128,7 @@ def _outcome(arguments: Namespace, plan: ExportPlan, exported: Exported) -> cli.
         cli.log_progress(f"not in the lake: {name}")
     for line in _lines_on_unreadable(plan, exported):
         cli.log_progress(line)
-    wanted = {name for pieces in plan.pieces_by_path.values() for piece in pieces for name in piece.names}
-    lost = sorted(wanted - exported.found) if not exported.is_cut else []
+    lost = sorted(plan.names - exported.found) if not exported.is_cut else []
     if lost:
         cli.log_progress(f"no packet was found of {_listed(lost)}")
     if exported.is_cut:

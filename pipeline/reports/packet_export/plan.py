@@ -28,12 +28,13 @@ ORDER BY first_us NULLS FIRST, path"""
 class ExportPlan:
     """What to read: pieces by the path of their capture, in the order of the captures' first packets.
 
-    ``begins_us``: when each capture begins, before all times where that is not known. ``unknown``: names of what the
-    lake does not have; ``without_packets``: of what it has, while no packet is evidence of it.
+    ``begins_us``: when each capture begins, before all times where that is not known. ``names``: of what has pieces;
+    ``unknown``: of what the lake does not have; ``without_packets``: of what it has, while no packet is evidence of it.
     """
 
     pieces_by_path: dict[str, list[Piece]]
     begins_us: dict[str, int]
+    names: set[str]
     unknown: list[str]
     without_packets: list[str]
     hosts: NamesAtTime
@@ -43,14 +44,16 @@ def plan_export(lake: Lake, request: ExportRequest) -> ExportPlan:
     """Find the captures, times and connections of what is asked for."""
     evidence = find_evidence(lake, request)
     pieces = find_pieces(lake, evidence, request.since, request.until)
-    with_pieces = {name for piece in pieces for name in piece.names}
-    keys = dict.fromkeys(name for names in evidence.names_by_key.values() for name in names)
+    names = {name for piece in pieces for name in piece.names}
+    keys = dict.fromkeys(name for own in evidence.names_by_key.values() for name in own)
     plan = ExportPlan(
-        {}, {},
-        unknown=[*evidence.unknown, *(name for name in keys if name not in evidence.rows and name not in with_pieces)],
-        without_packets=[name for name in evidence.rows if name not in with_pieces],
+        pieces_by_path={},
+        begins_us={},
+        names=names,
+        unknown=[*evidence.unknown, *(name for name in keys if name not in names and name not in evidence.rows)],
+        without_packets=[name for name in evidence.rows if name not in names],
         hosts=_find_hosts(lake, pieces),
-    )  # fmt: skip
+    )
     for path, first_us, own in _pieces_by_capture(lake, pieces):
         plan.pieces_by_path.setdefault(path, []).extend(own)
         plan.begins_us[path] = min(first_us, plan.begins_us.get(path, AFTER_ALL))

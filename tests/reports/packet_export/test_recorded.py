@@ -295,6 +295,7 @@ def test_what_cannot_be_asked_for_is_one_line(lake, tmp_path, capsys):
         (["--row", "hosts", "x"], "--row: hosts: not one of bronze.connections, "),
         (["--row", "alerts", "x"], "not in"),
         (["--message", "x", "--label", "no such label"], "message x, label no such label"),
+        (["--call", keys_of(lake, RPC_CALLS)[0], "--to", "2026-01-01"], " in this time: call "),
         (["--alert", "x", "--from", "2026-01-02", "--to", "2026-01-01"], "is later than --to"),
     ):
         assert main(lake, *given, *out) == 2
@@ -302,7 +303,7 @@ def test_what_cannot_be_asked_for_is_one_line(lake, tmp_path, capsys):
     history = table("gold.queue_history")
     reported = plan_export(lake, ExportRequest(rows={history: keys_of(lake, history)})).without_packets[0]
     assert main(lake, "--row", *reported.split(), *out) == 5
-    assert "no captured packet is evidence of gold.queue_history" in capsys.readouterr().err
+    assert "no packet is evidence of gold.queue_history" in capsys.readouterr().err
     assert not (tmp_path / "out.pcapng").exists()
 
 
