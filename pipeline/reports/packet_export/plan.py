@@ -74,7 +74,9 @@ def _pieces_by_capture(lake: Lake, pieces: Sequence[Piece]) -> Iterator[tuple[st
     sql = _CAPTURES_SQL.replace("{since_us}", str(since)).replace("{until_us}", str(until))
     captures = lake.query(sql, captures=CAPTURE_FILES, ids=by_capture.keys()) if pieces else None
     for row in [] if captures is None else captures.to_pylist():
-        own = [*by_capture[row["capture_id"]], *_pieces_within(row, by_end)]
+        own = [
+            *dict.fromkeys((*by_capture[row["capture_id"]], *_pieces_within(row, by_end)))
+        ]  # both ends may be servers
         if any(piece.exported for piece in own):
             yield row["path"], BEFORE_ALL if row["first_us"] is None else row["first_us"], own
 
