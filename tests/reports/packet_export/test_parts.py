@@ -14,7 +14,9 @@ from memory_lake import MemoryLake
 from pipeline.reports.packet_export import sorted_packets
 from pipeline.reports.packet_export.captured_packets import CapturedPacket
 from pipeline.reports.packet_export.comments import describe_call, describe_packet
-from pipeline.reports.packet_export.host_names import find_names
+from pipeline.reports.packet_export.host_names import NamesAtTime, find_names
+from pipeline.reports.packet_export.pcapng_file import ExportLimits, write_packets
+from pipeline.reports.packet_export.plan import ExportPlan
 from pipeline.reports.packet_export.sorted_packets import PacketSorter
 from schemas.hosts import HOSTS
 from udfs.columns.absent import NO_TIME
@@ -114,3 +116,18 @@ def test_comments_have_no_text_of_the_wire_as_it_is(text):
     assert said.startswith("user_message(label=")
     assert said.endswith(" -> not acknowledged; packet p")
     assert said.isprintable()
+
+
+@pytest.mark.tool("capinfos")
+def test_an_address_with_two_names_is_a_comment_and_no_name(tmp_path):
+    hosts = NamesAtTime([HostName("10.0.0.1", "srv1")], {"10.0.0.3": ["one", "two"]})
+    plan = ExportPlan({}, {}, names=set(), unknown=[], without_packets=[], hosts=hosts)
+    with (tmp_path / "out.pcapng").open("wb") as out:
+        write_packets(plan, out, ExportLimits(1, 1), tmp_path)
+    with (tmp_path / "out.pcapng").open("rb") as stream:
+        reader = CaptureFileReader(stream, 1 << 20)
+        assert sum(len(block.time_ns) for block in reader.read_blocks()) == 0
+    assert reader.host_names == {HostName("10.0.0.1", "srv1")}
+    shown = subprocess.run(["capinfos", tmp_path / "out.pcapng"], capture_output=True, check=True).stdout.decode()
+    assert "Addresses with several names at that time: 10.0.0.3 is one or two" in shown
+    assert [path.name for path in tmp_path.iterdir()] == ["out.pcapng"]  # nothing is left of what was sorted
