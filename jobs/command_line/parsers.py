@@ -259,16 +259,52 @@ def _collect_snapshots() -> cli.JobArgumentParser:
 
 def _export_packets() -> cli.JobArgumentParser:
     parser = _base("export_packets")
-    for name, metavar, what in (
-        ("--call", "KEY", "call_key values of rpc_calls"),
-        ("--packet", "KEY", "packet_key values of session_packets: packets of the binary protocol"),
-        ("--session", "ID", "connection_id values of silver.sessions: all packets of these connections"),
-    ):
+    for names, metavar, what in (
+        (("--message",), "KEY", "messages: message_key, sighting_key or message_id of silver.messages"),
+        (("--attempt",), "KEY", "attempt_key values of gold.receive_attempts"),
+        (("--transfer",), "KEY", "transfer_key values of gold.message_transfers"),
+        (("--finding",), "KEY", "finding_key values of gold.findings"),
+        (("--alert",), "KEY", "alert_key values of gold.alerts"),
+        (("--call",), "KEY", "call_key values of rpc_calls"),
+        (("--packet",), "KEY", "packet_key values of session_packets: packets of the binary protocol"),
+        (("--connection", "--session"), "ID", "connection_id values of bronze.connections: all of their packets"),
+    ):  # fmt: skip
         parser.add_argument(
-            name, metavar=metavar, type=cli.parse_text, nargs="+", action="extend", default=[], help=what
+            *names, metavar=metavar, type=cli.parse_text, nargs="+", action="extend", default=[], help=what
         )
     parser.add_argument(
-        "--out", metavar="FILE", type=cli.parse_local_path, required=True, help="the pcapng file to write"
+        "--row",
+        metavar=("TABLE", "KEY"),
+        type=cli.parse_text,
+        nargs="+",
+        action="append",
+        default=[],
+        help="rows of a table by their keys: every table of gold, and those of other layers whose rows name calls, "
+        "packets or a connection; may be repeated",
+    )
+    parser.add_argument(
+        "--label", metavar="TEXT", type=cli.parse_text, help="messages with TEXT in their label, whatever the case"
+    )
+    parser.add_argument(
+        "--queue",
+        metavar="TEXT",
+        type=cli.parse_text,
+        help="all rows of gold about queues with TEXT in any of their names, whatever the case",
+    )
+    _add_hours(parser, "only packets")
+    parser.add_argument(
+        "--most",
+        metavar="N",
+        type=cli.parse_positive_int,
+        default=1_000_000,
+        help="write at most N packets, the earliest ones (default: 1000000)",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        type=cli.parse_local_path,
+        required=True,
+        help="the pcapng file to write; - writes to standard output, as in '| wireshark -N n -k -i -'",
     )
     return parser
 

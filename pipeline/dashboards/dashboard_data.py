@@ -112,7 +112,8 @@ class DashboardData:
     """All data of a dashboard. ``as_of`` is the time of the newest packet or snapshot; None if the lake is empty.
 
     ``lake_options`` are those of commands that name the lake, quoted for a shell.
-    ``newest_by_source`` is the same of each source, by its kind (captures, snapshots) and name.
+    ``newest_by_source`` is the same of each source, by its kind (captures, snapshots) and name. ``packet_tables``: the
+    table of gold and its key column, by dataset, of those whose rows lead to packets (``msmq export_packets --row``).
     """
 
     lake_name: str
@@ -124,6 +125,7 @@ class DashboardData:
     stories: Stories = field(default_factory=Stories)
     machines: Machines = UNNAMED
     newest_by_source: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
+    packet_tables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return all data as JSON values."""
@@ -139,6 +141,7 @@ class DashboardData:
             "failed_connections": list(FAILED),
             "stories": self.stories.to_json(),
             "machine_names": dict([*self.machines.texts().items()][:MAX_DATASET_ROWS]),
+            "packet_tables": {name: list(table) for name, table in self.packet_tables.items()},
             "coverage_gaps": [gap._asdict() for gap in GAP_MEASURES],
             "data": {name: data.to_json() for name, data in self.datasets.items()},
             "column_comments": {name: dict(columns) for name, columns in self.column_comments.items()},

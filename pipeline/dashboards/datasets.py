@@ -12,6 +12,7 @@ from pipeline.queues.last_reports import (
     LAST_SENDERS_SQL,
     LAST_TRANSFERS_SQL,
 )
+from pipeline.reports.packet_export.evidence import TABLES_WITH_PACKETS
 from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.text import cut_text_sql
 from schemas.table import literal
@@ -299,6 +300,12 @@ FROM {capture_files}""",
     ),
     *TRANSFER_DATASETS,
 )  # fmt: skip
+PACKET_TABLES: Final = {
+    each.name: (each.table, TABLES_WITH_PACKETS[each.table].key[0])
+    for each in DATASETS
+    if each.table.startswith("gold.") and each.table in TABLES_WITH_PACKETS
+}
+"""The table and its key column, by dataset: rows of these lead to packets."""
 
 MESSAGE_LABELS_SQL: Final = """SELECT message_key, label, message_id, class_name, sent_at, source_queue_manager,
        body_bytes, framework, application_message_id, conversation_id, related_to,

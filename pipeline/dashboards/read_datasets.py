@@ -30,6 +30,7 @@ from pipeline.dashboards.datasets import (
     DATASETS,
     HOST_ROWS_SQL,
     MESSAGE_LABELS_SQL,
+    PACKET_TABLES,
     PACKETS_SQL,
     QUEUE_MANAGER_NAMES_SQL,
     SNAPSHOT_LINES_SQL,
@@ -109,6 +110,7 @@ def read_dashboard_data(
         column_comments={dataset.name: _column_comments(dataset, data[dataset.name]) for dataset in DATASETS},
         stories=stories,
         machines=machines,
+        packet_tables=PACKET_TABLES,
         newest_by_source={(source.kind, source.name): source.newest_at for source in sources},
     )
 

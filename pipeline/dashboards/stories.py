@@ -16,11 +16,10 @@ import pyarrow as pa
 from pipeline.alerts.entries import AlertRow, Entry
 from pipeline.dashboards.dashboard_data import MAX_DATASET_BYTES, Stories, Story, to_json_value
 from pipeline.queues.history import STATE_LOCAL
-from pipeline.reports.export_keys import MAX_KEYS, export_packets_command
+from pipeline.reports.export_keys import export_packets_command
 from pipeline.reports.queue_verdict.formatting import verdict_to_json
 from pipeline.reports.queue_verdict.inputs import QueueRows
 from pipeline.reports.queue_verdict.verdict import QueueVerdict
-from pipeline.reports.trace.events import TimelineEvent
 from pipeline.reports.trace.formatting import timeline_to_json
 from pipeline.reports.trace.timeline import MessageTimeline
 from pipeline.silver.machines import Machines
@@ -177,18 +176,11 @@ def _message_story(timeline: MessageTimeline, lake: str) -> Story:
     values = timeline_to_json(replace(timeline, events=timeline.events[:_MAX_ITEMS]))
     events = [{name: event[name] for name in _EVENT_FIELDS} for event in values["events"]]
     kept = {name: values[name] for name in _MESSAGE_FIELDS} | {"events": events, "event_count": len(timeline.events)}
-    keys = {option: [*_distinct(timeline.events, column)][:MAX_KEYS]
-            for option, column in (("call", "call_key"), ("packet", "packet_key"))}  # fmt: skip
-    keys = {option: each for option, each in keys.items() if each}
-    return _shortened({"key": timeline.message_key} | kept) | {
-        "export": export_packets_command(keys, lake) if keys else None
+    key = timeline.message_key
+    is_captured = any(event.call_key is not None or event.packet_key is not None for event in timeline.events)
+    return _shortened({"key": key} | kept) | {
+        "export": export_packets_command({"message": [key]}, lake) if key is not None and is_captured else None
     }
-
-
-def _distinct(events: Iterable[TimelineEvent], column: str) -> Iterator[str]:
-    """Return the keys of calls or packets that events name, each once."""
-    found = dict.fromkeys(getattr(event, column) for event in events)
-    return (key for key in found if key is not None)
 
 
 def _shortened(story: Story) -> Story:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pipeline.alerts.entries import find_entries
 from pipeline.dashboards.dashboard_data import DashboardData, DatasetRows, Stories
-from pipeline.dashboards.datasets import DATASETS
+from pipeline.dashboards.datasets import DATASETS, PACKET_TABLES
 from pipeline.dashboards.stories import build_stories
 from pipeline.reports.queue_verdict.causes import Cause
 from pipeline.reports.queue_verdict.inputs import QueueRows
@@ -375,4 +375,5 @@ def site(names=("srv1\\private$\\orders", "far\\private$\\out"), stories=None, *
         comments,
         stories=stories or Stories(),
         newest_by_source=sources,
+        packet_tables=PACKET_TABLES,
     )

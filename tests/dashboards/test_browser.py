@@ -607,6 +607,7 @@ def test_quality_is_shown_what_failed_first(at, pages):
     assert "2 of 3 rows" in shown  # that are named
     commands = at.run("[...document.querySelectorAll('dialog[open] .command')].map((each) => each.textContent)")
     assert commands == [
+        "msmq export_packets --lake /lake --row gold.quality_results r2 --out row.pcapng",
         "SELECT * FROM delta.`/lake/bronze/pending` WHERE attempt_key IN ('a1', 'it\\'s')",
         "msmq check_quality --lake /lake --all",
     ]
@@ -736,6 +737,7 @@ def test_a_row_leads_to_capture_file_and_packet(at, pages):
     commands = at.run("[...document.querySelectorAll('dialog[open] .command')].map((each) => each.textContent)")
     assert commands == [
         f"msmq trace_message --lake /lake --queue 'far\\private$\\out' --lookup-id {2**56 - 2}",
+        "msmq export_packets --lake /lake --row gold.receive_attempts a2 --out row.pcapng",
         "/captures/one.pcap",
         "frame.number == 12 || frame.number == 13",
         "ip.addr == 10.0.0.2 && ip.addr == 10.0.0.1 && tcp.port == 50000 && tcp.port == 2103",
@@ -748,6 +750,7 @@ def test_a_row_leads_to_capture_file_and_packet(at, pages):
     assert "far\\private$\\out" in text(at, "dialog[open]")
     at.go("#queues?row=queues%3Ai1")
     assert "/snapshots/day.jsonl:1" in text(at, "dialog[open]")
+    assert "msmq export_packets" not in text(at, "dialog[open]")  # a collector's snapshot
     at.go("#queues?row=queues%3Anone")
     assert "This row is not on this page" in text(at, "dialog[open]")
 

@@ -9,6 +9,7 @@ import pytest
 
 from dashboards.sites import attempt, call, data, finding, message_timeline, site, trouble
 from hostile import MARKUP
+from pipeline.dashboards.datasets import PACKET_TABLES
 from pipeline.dashboards.html_page import render_page
 from pipeline.dashboards.stories import MAX_STORIES, build_stories
 from pipeline.silver.machines import Machines
@@ -72,7 +73,7 @@ def test_each_thing_in_trouble_has_an_address(at, page):
     for address, parts in (
         ("#machine?name=10.0.0.7", ["Seen as", "srv1\\private$\\orders stalls", "far\\private$\\out"]),
         ("#machine?name=FAR", ["10.0.0.7, 7c29fc40"]),
-        ("#message?key=m1", ["on its way to srv1", "msmq trace_message", "--packet p1 --out trouble.pcapng"]),
+        ("#message?key=m1", ["on its way to srv1", "msmq trace_message", "--message m1 --out trouble.pcapng"]),
         ("#entry?key=gone", ["This cause is not on this page"]),
         ("#queue?name=other", ["no trouble of it is seen"]),
         ("#machine?name=other", ["No active alert names this machine"]),
@@ -173,3 +174,13 @@ def test_on_paper_tables_are_whole(at, tmp_path):
     assert at.run(count) == 130
     at.run("window.dispatchEvent(new Event('afterprint'))")
     assert at.run(count) == 50
+
+
+def test_rows_of_gold_lead_to_the_command_that_exports_their_packets(project):
+    """The key of a row in the page is that of its table, but for rows that are none of their table."""
+    text = (project / "pipeline/dashboards/static/data.js").read_text(encoding="utf-8")
+    keys = dict(re.findall(r'^  (\w+): \{.*\bkey: "(\w+)"', text, re.MULTILINE))
+    others = {"sequence_points", "transfer_latencies", "coverage"}  # their packets, stages and sums
+    assert {name: key for name, (_, key) in PACKET_TABLES.items() if name not in others}.items() <= keys.items()
+    assert all(keys.get(name) != PACKET_TABLES[name][1] for name in others)
+    assert {name for name, (table, _) in PACKET_TABLES.items() if table == "gold.alerts"} == {"alerts"}

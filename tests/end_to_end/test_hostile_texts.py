@@ -19,6 +19,7 @@ from hostile import FILE_NAME, LONG, NOT_UTF8, QUOTED, REPLACED, TEXTS
 from jobs import ask, check_quality, export_packets, forget, maintain, run_all, trace_message
 from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import QUESTIONS
+from reports.packet_export.recordings import comments_of
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
@@ -111,6 +112,12 @@ def test_every_job_takes_them_as_they_are(spark, tmp_path, capsys, prefix):
         calls = ["--call", call, *REPLACED]  # which are no calls, and the exit code says so
         assert export_packets.main([*given, *calls, "--out", str(tmp_path / "some.pcapng")]) == 3
         assert summary()["packets"] > 0
+        for text in (*REPLACED[:3], *QUOTED[:3]):
+            asked = ["--label", text, "--queue", text, "--out", str(tmp_path / "more.pcapng")]
+            assert export_packets.main([*given, *asked]) in (0, 3)
+            comments = comments_of(tmp_path / "more.pcapng")
+            assert comments
+            assert all(comment.isprintable() for comment in comments)
 
         assert maintain.main(given) == 0
         assert forget.main([*given, "--before", str(KEPT_FROM), "--pages", str(pages)]) == 0

@@ -84,7 +84,7 @@ def test_several_and_what_is_not_there(lake, tmp_path, capsys):
     assert "not in the lake: call x" in shown
     assert export_packets.main(["--lake", str(lake), "--out", str(tmp_path / "x"), "--session", "none"]) == 2
     assert export_packets.main(["--lake", str(lake), "--out", str(tmp_path / "x")]) == 2
-    assert "give --call, --packet or --session" in capsys.readouterr().err
+    assert "what to export? Give --message, " in capsys.readouterr().err
 
 
 def test_a_capture_that_is_another_file_now_is_one_line(lake, tmp_path, capsys):

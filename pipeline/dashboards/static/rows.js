@@ -128,7 +128,7 @@ function qualityEvidence(rows, row) {
       h("h2", {}, "Rows that failed"),
       rows.at(row, "unexpected") > keys.length ? h("p", { class: "note cut" }, `${keys.length} of ${formatNumber(rows.at(row, "unexpected"))} rows`) : null,
       h("ul", {}, keys.map((each) => h("li", {}, places.has(each) ? h("a", { href: link(STATE.section, { ...STATE.params, row: `${of}:${each}` }) }, untrusted(each)) : untrusted(each)))),
-      h("div", { class: "evidence" }, copyable("SQL", `SELECT * FROM ${name} WHERE ${column} IN (${keys.map((each) => `'${each.replaceAll("\\", "\\\\").replaceAll("'", "\\'")}'`).join(", ")})`))] : null,
+      h("div", { class: "evidence" }, exportCommand("quality", row) ? copyable("export packets", exportCommand("quality", row)) : null, copyable("SQL", `SELECT * FROM ${name} WHERE ${column} IN (${keys.map((each) => `'${each.replaceAll("\\", "\\\\").replaceAll("'", "\\'")}'`).join(", ")})`))] : null,
     h("h2", {}, "Results by run"),
     h("table", {}, h("thead", {}, h("tr", {}, ["run", "holds", "rows", "not as expected", "scope"].map((each) => h("th", { scope: "col" }, each)))),
       h("tbody", {}, history.toReversed().map((each) => h("tr", {}, [timeText(past.at(each, "run_at")), valueElement("success", past.kinds.success, past.at(each, "success")), formatNumber(past.at(each, "evaluated")), formatNumber(past.at(each, "unexpected")), past.at(each, "scope")].map((cell) => h("td", {}, cell)))))),
@@ -164,6 +164,12 @@ function callEvidence(rows, row) {
     copyable("export packets", `msmq export_packets ${SITE.lake_options} --call ${call.call_key} --out call.pcapng`));
 }
 const shellWord = (text) => (/^[\w./:@%+=-]+$/.test(text) ? text : "'" + text.replaceAll("'", "'\\''") + "'");
+
+/** The command that exports all packets of a row of gold; null for other rows. */
+function exportCommand(name, row) {
+  const [table, key] = SITE.packet_tables[name] ?? [];
+  return key && key === FILTER_COLUMNS[name].key ? `msmq export_packets ${SITE.lake_options} --row ${table} ${shellWord(DATA[name].rows.at(row, key))} --out row.pcapng` : null;
+}
 
 /** A packet of the binary protocol: what it is, who sent it when, and where it was captured. */
 function packetEvidence(packet) {
@@ -292,7 +298,8 @@ function showRow(wanted) {
     }
     if (keys.length || rows.has("evidence")) {
       const all = rows.at(row, "evidence_count") ?? keys.length;
-      parts.push(h("h2", {}, "Evidence"), all > keys.length ? h("p", { class: "note cut" }, `${keys.length} of ${formatNumber(all)} pieces of evidence`) : null, keys.length ? keys.sort((a, b) => evidenceTime(a) - evidenceTime(b)).map(evidenceBlock) : h("p", { class: "note" }, "No call, packet or snapshot: this follows from their absence."));
+      const command = keys.some((each) => !SNAPSHOT_INDEX.has(each) && !HOST_INDEX.has(each)) ? exportCommand(name, row) : null;
+      parts.push(h("h2", {}, "Evidence"), command ? h("div", { class: "evidence" }, copyable("export all packets", command)) : null, all > keys.length ? h("p", { class: "note cut" }, `${keys.length} of ${formatNumber(all)} pieces of evidence`) : null, keys.length ? keys.sort((a, b) => evidenceTime(a) - evidenceTime(b)).map(evidenceBlock) : h("p", { class: "note" }, "No call, packet or snapshot: this follows from their absence."));
     }
   }
   dialog.replaceChildren(h("div", { class: "head" }, h("h2", {}, title), h("button", { type: "button", onclick: () => copyText(location.href) }, "copy link"), h("button", { type: "button", onclick: close, autofocus: true }, "close (Esc)")), h("div", { class: "body" }, parts));

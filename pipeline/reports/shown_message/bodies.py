@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.lake.lake import Lake
-from pipeline.reports.packet_export import plan_export, write_packets
+from pipeline.reports.packet_export.evidence import ExportRequest
+from pipeline.reports.packet_export.pcapng_file import ExportLimits, write_packets
+from pipeline.reports.packet_export.plan import plan_export
 from pipeline.silver.decode import CALL_INPUT_COLUMNS, OPTIONAL_INPUT_COLUMNS, DecodeSettings, decode_calls
 from schemas.bronze import RPC_CALLS
 from schemas.messages import MESSAGES
@@ -62,21 +64,16 @@ def find_body(lake: Lake, row: RowMapping, options: ReadOptions) -> FoundBody:
 
 def _find_in_captures(lake: Lake, shown: _Shown, key: str, sha256: str, options: ReadOptions) -> FoundBody:
     """Return a body from the captures of its call or packet: their packets are read as a capture of their own."""
-    plan = plan_export(lake, **{"call_keys" if shown is _BY_CALL else "packet_keys": [key]})
-    packets, failures = io.BytesIO(), list[str]()
-    for path, intervals in plan.intervals_by_path.items():
-        begin = packets.tell()
-        try:
-            write_packets({path: intervals}, packets, options.max_expansion_ratio, options.max_expanded_bytes)
-        except OSError as error:
-            packets.truncate(begin)
-            packets.seek(begin)
-            failures.append(str(error))
+    request = ExportRequest(calls=[key]) if shown is _BY_CALL else ExportRequest(packets=[key])
+    plan, packets = plan_export(lake, request), io.BytesIO()
+    limits = ExportLimits(options.max_expansion_ratio, options.max_expanded_bytes)
+    exported = write_packets(plan, packets, limits, lake.overflow_folder)
     data = _body_with(sha256, shown, _read(packets.getvalue(), shown, options))
-    paths = ", ".join(plan.intervals_by_path)
+    paths = ", ".join(plan.pieces_by_path)
     if data is not None:
         return FoundBody(data, f"from the capture {paths}")
-    return FoundBody(None, f"not in the lake, and not found in {'; '.join(failures) or paths or 'any capture'}")
+    failures = "; ".join(f"{path}: {error}" for path, error in exported.unreadable.items())
+    return FoundBody(None, f"not in the lake, and not found in {failures or paths or 'any capture'}")
 
 
 def _read(capture: bytes, shown: _Shown, options: ReadOptions) -> list[pa.RecordBatch]:
