@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Python keeps what it compiles, whatever the caller's environment says: set-up compiles nothing, and tests start Python
 # again and again. With the modules compiled, a command starts in a third of the time.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup packages demo test test-all fuzz chaos check format bench wheel pyfiles dashboard lock docs tables-doc rules-doc questions-doc configuration-doc notices-doc glossary rooms-doc test-peer estate record-estate record-sample record-transfers clean
+.PHONY: help setup packages demo test test-all fuzz chaos check format bench wheel pyfiles dashboard lock docs tables-doc rules-doc questions-doc configuration-doc notices-doc glossary dissector rooms-doc test-peer estate record-estate record-sample record-transfers clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
@@ -74,7 +74,7 @@ dashboard: setup  ## write the dashboard that databricks.yml deploys
 lock: setup  ## write the hashes of the packages into conf/requirements.txt, after a version was changed there
 	@tools/lock_packages.sh
 
-docs: tables-doc rules-doc questions-doc configuration-doc rooms-doc notices-doc glossary  ## write the generated pages
+docs: tables-doc rules-doc questions-doc configuration-doc rooms-doc notices-doc glossary dissector  ## write the generated pages
 
 tables-doc: setup  ## write tables.md from schemas/ and example_rows.json
 	@PYTHONPATH=. $(PY) tools/write_tables_doc.py docs/reference/tables.md
@@ -94,6 +94,9 @@ notices-doc: setup  ## write THIRD_PARTY_NOTICES.md from the installed packages
 
 glossary: setup  ## write the terms that the HTML site explains, from docs/start/glossary.md
 	@PYTHONPATH=. $(PY) tools/write_site_glossary.py pipeline/dashboards/static/glossary.json
+
+dissector: setup  ## write msmq.lua, the dissector for Wireshark, from the decoders' declarations and tools/dissector
+	@PYTHONPATH=. $(PY) tools/write_dissector.py jobs/analysis/msmq.lua
 
 rooms-doc: setup  ## draw the rooms of pipeline/ and their imports into architecture.md
 	@$(PY) tools/draw_rooms.py

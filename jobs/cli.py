@@ -41,6 +41,7 @@ LAKE_HELP = (
     "folder of the Delta tables, also s3://BUCKET/...; if lake.catalog names a catalog, the folder of the runs' "
     "working files"
 )
+STANDARD_OUTPUT = "-"  # in place of a file
 _UMASKS: Mapping[FileAccess, int] = {"owner": 0o077, "group_read": 0o027, "group_write": 0o007, "all_read": 0o022}
 _MAX_CONFLICTS = 2  # with somebody else's changes, in one run
 _METER_INTERVAL_S = 5.0
@@ -347,10 +348,11 @@ def run_job(
 ) -> int:
     """Parse the arguments, load the settings, run the job and print its summary; return the exit code.
 
-    A ConfigError, LakeNameError, SchemaError or StoreError is printed as one line and gives exit code 2. Any other
-    exception gives exit code 4, and the summary describes it. Ctrl-C gives exit code 130.
+    The summary goes to standard error where standard output is data: with ``--out -``, and where the parser says so
+    (``prints_data``). A ConfigError, LakeNameError, SchemaError or StoreError is printed as one line and gives exit
+    code 2. Any other exception gives exit code 4, and the summary describes it. Ctrl-C gives exit code 130.
     """
-    started, run_id, redacting = time.monotonic(), uuid.uuid4().hex, False
+    started, run_id, redacting, arguments = time.monotonic(), uuid.uuid4().hex, False, argparse.Namespace()
     with _handle_interrupts() as interrupted:
         try:
             arguments = parser.parse_args(argv)
@@ -376,7 +378,9 @@ def run_job(
             for line in report_lines(error, values=not redacting):
                 log_progress(f"{job}: {line}")
             outcome = Outcome(error=summarize_exception(error, values=not redacting))
-    write_output(outcome.summary_json(job, run_id, time.monotonic() - started) + "\n")
+    is_data = getattr(arguments, "prints_data", False) or getattr(arguments, "out", None) == STANDARD_OUTPUT
+    summary = outcome.summary_json(job, run_id, time.monotonic() - started)
+    _write(sys.stderr if is_data else sys.stdout, f"{summary}\n")
     return outcome.exit_code
 
 
