@@ -29,7 +29,7 @@ from udfs.messages import header_layouts, report_messages
 from udfs.messages.header_layouts import FieldColumn
 from udfs.queues import queue_format
 from udfs.sessions import packet_headers, packet_layouts, packet_rows, pings
-from udfs.stubs.idl import QUEUE_FORMAT_ARMS, READ_DESC_MEMBERS, NdrType, Parameter
+from udfs.stubs.idl import OBJECT_TYPES, QUEUE_FORMAT_ARMS, READ_DESC_MEMBERS, NdrType, Parameter
 from udfs.stubs.method_registry import ALL_METHODS
 
 Lua = None | bool | int | str | bytes | list["Lua"] | dict[str | int, "Lua"]
@@ -69,7 +69,6 @@ OTHER_COLUMNS = {
     ("BaseHeader", "Flags"): (SESSION_PACKETS, "flags"),
     ("BaseHeader", "PacketSize"): (SESSION_PACKETS, "packet_size"),
     ("UserHeader", "SourceQueueManager"): (MESSAGES, "source_queue_manager"),
-    ("UserHeader", "QueueManagerAddress"): (MESSAGES, "queue_manager_address"),
     ("UserHeader", "SentTime"): (MESSAGES, "sent_at"),
     ("AcknowledgedMessage", "MessageID"): (ORDER_ACKS, "acknowledged_ordinal"),
 }
@@ -80,7 +79,7 @@ GUID_FIELDS = {"SourceQueueManager", "QueueManagerAddress", "ClientGuid", "Serve
 # Columns that the Lua files compute.
 COMPUTED_COLUMNS = {
     MESSAGES: (
-        "message_id", "correlation_id", "message_kind", "class_name", "delivery", "label", "body_bytes",
+        "message_id", "queue_manager_address", "destination_queue_manager", "correlation_id", "message_kind", "class_name", "delivery", "label", "body_bytes",
         "body_bytes_seen", "body", "body_complete", "extension", "is_comqc", "destination_queue", "admin_queue",
         "response_queue", "destination_list", "admin_list", "response_list", "report_queue", "connector_type",
         "connector_queue_manager", "sender_id", "sender_address", "soap_header", "soap_body_bytes", "subqueue",
@@ -95,6 +94,7 @@ COMPUTED_COLUMNS = {
         "section_allocated_bytes",
     ),
     CLIENT_CALLS: ("interface_name",),
+    MANAGEMENT_CALLS: ("object_type",),
 }  # fmt: skip
 CODE_NAMES = {
     "class": codes.MESSAGE_CLASS_NAMES,
@@ -316,6 +316,7 @@ def tables() -> Row:
             fields.add_column(table, column)
     for each in report_messages.REPORT_TYPE:
         fields.add(f"report.{each.name}", _column_kind(each.type), each.name.replace("_", " "))
+    fields.add("management_action", "string", "action", MANAGEMENT_CALLS.column("action").comment)
     fields.add("fault_status", "uint32", "fault status", RPC_CALLS.column("fault_status").comment)
     return {
         "constants": {name: getattr(module, name) for module, names in CONSTANTS.items() for name in names},
@@ -329,6 +330,7 @@ def tables() -> Row:
         "queue_name_bytes": dict(enumerate(header_layouts.QUEUE_NAME_BYTES)),
         "security_items": header_layouts.SECURITY_ITEMS,
         "format_name_lists": header_layouts.FORMAT_NAME_LIST_IDS,
+        "object_types": OBJECT_TYPES,
         "queue_suffixes": queue_format.SUFFIX_TEXTS,
         "queue_kinds": queue_format.KIND_NAMES,
         "queue_format_arms": {

@@ -137,6 +137,11 @@ declared.format_name_lists = {
   {"Administration", 200},
   {"Response", 300},
 }
+declared.object_types = {
+  [1] = "machine",
+  [2] = "queue",
+  [3] = "session",
+}
 declared.queue_suffixes = {
   [1] = ";JOURNAL",
   [2] = ";DEADLETTER",
@@ -167,7 +172,7 @@ declared.transfer_syntaxes = {
 }
 declared.headers = {
   BaseHeader = {size = 16, fields = {{name = "VersionNumber", abbr = "msmq.version", at = 0, size = 1}, {name = "Reserved", abbr = "msmq.base.reserved", at = 1, size = 1}, {name = "Flags", abbr = "msmq.flags", at = 2, size = 2, bits = {"msmq.priority", "msmq.traced", "msmq.base.flags.in", "msmq.base.flags.sh", "msmq.base.flags.dh"}}, {name = "Signature", abbr = "msmq.base.signature", at = 4, size = 4}, {name = "PacketSize", abbr = "msmq.packet_size", at = 8, size = 4}, {name = "TimeToReachQueue", abbr = "msmq.base.time_to_reach_queue", at = 12, size = 4}}},
-  UserHeader = {size = 48, fields = {{name = "SourceQueueManager", abbr = "msmq.source_queue_manager", at = 0, size = 16}, {name = "QueueManagerAddress", abbr = "msmq.queue_manager_address", at = 16, size = 16}, {name = "TimeToBeReceived", abbr = "msmq.user.time_to_be_received", at = 32, size = 4}, {name = "SentTime", abbr = "msmq.sent_at", at = 36, size = 4}, {name = "MessageID", abbr = "msmq.message_ordinal", at = 40, size = 4}, {name = "Flags", abbr = "msmq.user.flags", at = 44, size = 4, bits = {"msmq.hop_count", "msmq.journaling", "msmq.admin_queue_type", "msmq.transactional", "msmq.user.flags.sh", "msmq.user.flags.mp", "msmq.user.flags.cq", "msmq.user.flags.mq", "msmq.user.flags.ah", "msmq.user.flags.hh"}}}},
+  UserHeader = {size = 48, fields = {{name = "SourceQueueManager", abbr = "msmq.source_queue_manager", at = 0, size = 16}, {name = "QueueManagerAddress", abbr = "msmq.user.queue_manager_address", at = 16, size = 16}, {name = "TimeToBeReceived", abbr = "msmq.user.time_to_be_received", at = 32, size = 4}, {name = "SentTime", abbr = "msmq.sent_at", at = 36, size = 4}, {name = "MessageID", abbr = "msmq.message_ordinal", at = 40, size = 4}, {name = "Flags", abbr = "msmq.user.flags", at = 44, size = 4, bits = {"msmq.hop_count", "msmq.journaling", "msmq.admin_queue_type", "msmq.transactional", "msmq.user.flags.sh", "msmq.user.flags.mp", "msmq.user.flags.cq", "msmq.user.flags.mq", "msmq.user.flags.ah", "msmq.user.flags.hh"}}}},
   TransactionHeader = {size = 20, fields = {{name = "Flags", abbr = "msmq.transaction.flags", at = 0, size = 4, bits = {"msmq.transaction_index", "msmq.final_acknowledgement_requested", "msmq.first_in_transaction", "msmq.last_in_transaction", "msmq.transaction.flags.cg"}}, {name = "TxSequenceID", abbr = "msmq.transaction_sequence_id", at = 4, size = 8}, {name = "TxSequenceNumber", abbr = "msmq.transaction_number", at = 12, size = 4}, {name = "PreviousTxSequenceNumber", abbr = "msmq.previous_transaction_number", at = 16, size = 4}}},
   SecurityHeader = {size = 16, fields = {{name = "Flags", abbr = "msmq.security.flags", at = 0, size = 2, bits = {"msmq.authenticated", "msmq.encrypted"}}, {name = "SenderIdSize", abbr = "msmq.security.sender_id_size", at = 2, size = 2}, {name = "EncryptionKeySize", abbr = "msmq.security.encryption_key_size", at = 4, size = 2}, {name = "SignatureSize", abbr = "msmq.security.signature_size", at = 6, size = 2, is_set = "msmq.signed"}, {name = "SenderCertSize", abbr = "msmq.sender_certificate_bytes", at = 8, size = 4}, {name = "ProviderInfoSize", abbr = "msmq.security.provider_info_size", at = 12, size = 4}}},
   MessagePropertiesHeader = {size = 56, fields = {{name = "Flags", abbr = "msmq.message_properties.flags", at = 0, size = 1, bits = {"msmq.acknowledgement_requested"}}, {name = "LabelLength", abbr = "msmq.message_properties.label_length", at = 1, size = 1}, {name = "MessageClass", abbr = "msmq.class", at = 2, size = 2}, {name = "CorrelationID", abbr = "msmq.message_properties.correlation_id", at = 4, size = 20}, {name = "BodyType", abbr = "msmq.body_type", at = 24, size = 4}, {name = "ApplicationTag", abbr = "msmq.app_specific", at = 28, size = 4}, {name = "MessageSize", abbr = "msmq.message_properties.message_size", at = 32, size = 4}, {name = "AllocationBodySize", abbr = "msmq.message_properties.allocation_body_size", at = 36, size = 4}, {name = "PrivacyLevel", abbr = "msmq.privacy_level", at = 40, size = 4}, {name = "HashAlgorithm", abbr = "msmq.hash_algorithm", at = 44, size = 4}, {name = "EncryptionAlgorithm", abbr = "msmq.encryption_algorithm", at = 48, size = 4}, {name = "ExtensionSize", abbr = "msmq.message_properties.extension_size", at = 52, size = 4}}},
@@ -210,6 +215,8 @@ declared.interfaces = {
 }
 declared.fields = {
   {abbr = "msmq.message_id", type = "string", label = "message id", text = "guid\\ordinal of both"},
+  {abbr = "msmq.queue_manager_address", type = "string", label = "queue manager address", text = "QueueManagerAddress: GUID of the destination's queue manager, with RemoteRead of the host it came from; null when zero, or when RemoteRead has sender_address there"},
+  {abbr = "msmq.destination_queue_manager", type = "string", label = "destination queue manager", text = "QueueManagerAddress, GUID of the destination's queue manager; null when zero, and for RPC"},
   {abbr = "msmq.correlation_id", type = "string", label = "correlation id", text = "guid\\ordinal, of an acknowledgement the message_id; null when all zero"},
   {abbr = "msmq.message_kind", type = "string", label = "message kind", text = "report (class 0x0001), administration_ack (0x0002, 0x4000, bit 0x8000), application"},
   {abbr = "msmq.class_name", type = "string", label = "class name", text = "name of class; 0x and hex when unknown"},
@@ -262,10 +269,12 @@ declared.fields = {
   {abbr = "msmq.section_bytes", type = "uint32", label = "section bytes", text = "bytes of each section that came back, in order"},
   {abbr = "msmq.section_allocated_bytes", type = "uint32", label = "section allocated bytes", text = "SectionSizeAlloc of each section, bytes, in order"},
   {abbr = "msmq.interface_name", type = "string", label = "interface name", text = "qmcomm or qmcomm2"},
+  {abbr = "msmq.object_type", type = "string", label = "object type", text = "MGMT_OBJECT.type: machine, queue, session"},
   {abbr = "msmq.report.source_prefix", type = "string", label = "source prefix", text = ""},
   {abbr = "msmq.report.message_ordinal", type = "uint32", label = "message ordinal", text = ""},
   {abbr = "msmq.report.hop_count", type = "uint32", label = "hop count", text = ""},
   {abbr = "msmq.report.next_hop", type = "string", label = "next hop", text = ""},
+  {abbr = "msmq.management_action", type = "string", label = "action", text = "lpwszAction of R_QMMgmtAction, as sent"},
   {abbr = "msmq.fault_status", type = "uint32", label = "fault status", text = "status of the fault PDU, unsigned; null without a fault", names = "fault_status", hex = true},
   {abbr = "msmq.version", type = "uint8", label = "version", text = "BaseHeader.VersionNumber"},
   {abbr = "msmq.base.reserved", type = "uint8", label = "Reserved", text = ""},
@@ -279,7 +288,7 @@ declared.fields = {
   {abbr = "msmq.packet_size", type = "uint32", label = "packet size", text = "BaseHeader.PacketSize, bytes"},
   {abbr = "msmq.base.time_to_reach_queue", type = "uint32", label = "TimeToReachQueue", text = ""},
   {abbr = "msmq.source_queue_manager", type = "guid", label = "source queue manager", text = "GUID of the queue manager that first accepted the message"},
-  {abbr = "msmq.queue_manager_address", type = "guid", label = "queue manager address", text = "QueueManagerAddress: GUID of the destination's queue manager, with RemoteRead of the host it came from; null when zero, or when RemoteRead has sender_address there"},
+  {abbr = "msmq.user.queue_manager_address", type = "guid", label = "QueueManagerAddress", text = ""},
   {abbr = "msmq.user.time_to_be_received", type = "uint32", label = "TimeToBeReceived", text = ""},
   {abbr = "msmq.sent_at", type = "absolute_time", label = "sent at", text = "SentTime, when the sender sent it, UTC"},
   {abbr = "msmq.message_ordinal", type = "uint32", label = "message ordinal", text = "MessageID, a number that the source queue manager counts"},
@@ -1200,7 +1209,7 @@ end
 local LINKS = {
   {abbr = "msmq.request_packet", label = "request in", frametype = "REQUEST", text = "packet with the end of the request"},
   {abbr = "msmq.response_packet", label = "response in", frametype = "RESPONSE", text = "packet with the end of the response"},
-  {abbr = "msmq.acknowledged_by", label = "acknowledged in", frametype = "ACK", text = "first packet whose SessionHeader acknowledges this one"},
+  {abbr = "msmq.session_acked_by", label = "acknowledged in", frametype = "ACK", text = "first packet whose SessionHeader acknowledges this one"},
   {abbr = "msmq.acknowledges", label = "acknowledges", frametype = "ACK", text = "packet that this SessionHeader is the first to acknowledge"},
   {abbr = "msmq.stored_by", label = "stored, said in", frametype = "ACK", text = "first packet whose SessionHeader says that this one is on disk"},
   {abbr = "msmq.stores", label = "says stored", frametype = "ACK", text = "packet of which this SessionHeader is the first to say that it is on disk"},
@@ -1295,6 +1304,12 @@ end
 
 -- A message packet in the tree: its headers, and what they say together.
 
+-- Whether RemoteRead writes an address over the identifier of the queue manager, [MS-MQRR] 2.2.5.1.
+local function is_overlaid(chain)
+  local queue = chain.queues.DestinationQueue
+  return chain.remote_read and queue and queue.kind == constants.DIRECT_NAME_TYPE
+end
+
 -- The queue manager whose private queue a name means, [MS-MQQB] 3.1.7.15; nil if that is not known.
 local function private_queue_owner(chain, kind)
   local tvb, admin = chain.tvb, chain.queues.AdminQueue
@@ -1307,8 +1322,7 @@ local function private_queue_owner(chain, kind)
   if kind == 2 then
     return guid(tvb, chain.user_at)
   end
-  local overlaid = chain.remote_read and chain.queues.DestinationQueue.kind == constants.DIRECT_NAME_TYPE
-  if kind == 3 and not overlaid then
+  if kind == 3 and not is_overlaid(chain) then
     return guid(tvb, chain.user_at + 16)
   end
   return nil
@@ -1379,11 +1393,10 @@ local function show_lifetimes(tree, chain)
   end
 end
 
--- The address that RemoteRead writes over the queue manager's identifier, [MS-MQRR] 2.2.5.1.
+-- The address that RemoteRead writes there.
 local function overlay_address(chain)
   local at = chain.user_at + 16
-  local is_direct = chain.queues.DestinationQueue and chain.queues.DestinationQueue.kind == constants.DIRECT_NAME_TYPE
-  if chain.remote_read and is_direct and not chain.has_address
+  if is_overlaid(chain) and not chain.has_address
     and chain.tvb(at + 2, 2):le_uint() == constants.ADDRESS_TYPE_IPV4 then
     return ip_text(constants.ADDRESS_TYPE_IPV4, chain.tvb(at + 8, 4):raw())
   end
@@ -1412,8 +1425,9 @@ local function show_properties(tree, chain)
   local extension = chain.extension
   if extension.size > 0 then
     tree:add(fields["msmq.extension"], tvb(extension.at, extension.size))
-    show(tree, "is_comqc", tvb(extension.at, extension.size):raw() == constants.COMQC_EXTENSION)
   end
+  local is_comqc = extension.size > 0 and tvb(extension.at, extension.size):raw() == constants.COMQC_EXTENSION
+  show(tree, "is_comqc", is_comqc)
   local body = chain.body
   show(tree, "body_bytes", body.size)
   show(tree, "body_bytes_seen", body.seen)
@@ -1435,6 +1449,13 @@ local function show_message_columns(tree, chain)
   local id = guid(chain.tvb, chain.user_at, false, true) .. "\\"
     .. digits(chain:field("UserHeader", chain.user_at, "MessageID"))
   show(tree, "message_id", id)
+  local manager = guid(chain.tvb, chain.user_at + 16)
+  if not is_overlaid(chain) then
+    show(tree, "queue_manager_address", manager)
+    if not chain.over_rpc then
+      show(tree, "destination_queue_manager", manager)
+    end
+  end
   local mode = bits(chain.flags, 5, 2)
   if mode < 2 then
     show(tree, "delivery", mode == 1 and "recoverable" or "express")
@@ -1449,6 +1470,12 @@ local function show_message_columns(tree, chain)
   show(tree, "is_srmp", chain.over_rpc and has(chain.flags, constants.USER_FLAG_AH))
   show_lifetimes(tree, chain)
   show(tree, "sender_address", overlay_address(chain))
+  if not has(chain.flags, constants.USER_FLAG_SH) then
+    for _, name in ipairs({"authenticated", "encrypted", "signed"}) do
+      show(tree, name, false)
+    end
+    show(tree, "sender_certificate_bytes", 0)
+  end
   if chain.properties_at then
     show_properties(tree, chain)
   end
@@ -1620,11 +1647,11 @@ local function acknowledge(side, header)
   end
   for _ = 1, 32768 do
     local packet = numbers.by_number[number]
-    if not packet or packet.acknowledged_by then
+    if not packet or packet.session_acked_by then
       return
     end
     if packet.order < header.packet.order then
-      packet.acknowledged_by = header.packet.frame
+      packet.session_acked_by = header.packet.frame
       table.insert(header.packet.acknowledges, packet.frame)
     end
     number = (number - 1) % 65536
@@ -1713,7 +1740,7 @@ end
 
 -- Numbers, and links to other packets.
 local function show_packet_links(tree, packet)
-  for _, name in ipairs({"session_number", "recoverable_number", "acknowledged_by", "stored_by"}) do
+  for _, name in ipairs({"session_number", "recoverable_number", "session_acked_by", "stored_by"}) do
     show(tree, name, packet[name])
   end
   for _, name in ipairs({"acknowledges", "stores", "message_packet", "acknowledgement_packet"}) do
@@ -2008,19 +2035,20 @@ function Stub:fixed(param, field)
     value = reader:peek(at, size)
   end
   self.values[param.name] = value
-  if param.abbr then
-    local add = reader.big and kind ~= "uow" and self.tree.add or self.tree.add_le
-    if kind == "bool" then
-      self.tree:add(fields[param.abbr], range, value ~= 0)
-    elseif kind == "uow" and range:raw() == string.rep("\0", 16) then
-      return value
-    else
-      add(self.tree, fields[param.abbr], range)
-    end
-    if param.abbr == "msmq.action" or param.abbr == "msmq.ack" then
-      local name = param.abbr:sub(6)
-      show(self.tree, name .. "_name", code_name(name, value))
-    end
+  if not param.abbr or range:raw() == string.rep("\0", 20):sub(1, size) and size >= 16 then
+    return value  -- a NULL handle or identifier has no value in the tables either
+  elseif kind == "bool" then
+    self.tree:add(fields[param.abbr], range, value ~= 0)
+  elseif reader.big and kind == "context" then
+    self.tree:add(fields[param.abbr], range, value)
+  elseif reader.big and kind ~= "uow" then
+    self.tree:add(fields[param.abbr], range)
+  else
+    self.tree:add_le(fields[param.abbr], range)
+  end
+  if param.abbr == "msmq.action" or param.abbr == "msmq.ack" then
+    local name = param.abbr:sub(6)
+    show(self.tree, name .. "_name", code_name(name, value))
   end
   return value
 end
@@ -2146,7 +2174,41 @@ function Stub:packet_sections(param)
   self.heads = heads
 end
 
+-- MGMT_OBJECT, [MS-MQMR] 2.2.1.2: its type, and the queue format of a queue.
+function Stub:managed_object(param)
+  local reader, size = self.reader, self.reader.ndr64 and 4 or 2
+  reader:align_struct()
+  local kind = reader:number(size, param.name .. ".type")
+  if reader.ndr64 then
+    reader:align(8)
+  end
+  if reader:number(size, param.name .. ".tag") ~= kind then
+    reader:fail("malformed", param.name .. ".tag")
+  end
+  show(self.tree, "object_type", declared.object_types[kind])
+  reader:align_struct()
+  if kind ~= 2 then
+    reader:number(4, param.name .. ".Reserved")
+    if reader.ndr64 then
+      reader:align(8)
+    end
+  elseif reader:word(param.name .. ".pQueueFormat") ~= 0 then
+    self:queue_format(param)
+  end
+end
+
 local READERS = {
+  managed_object = Stub.managed_object,
+  octets = function(stub, param)
+    stub.reader:align_struct()
+    stub.reader:advance(stub.reader:word(param.name .. ".max_count"), param.name)
+  end,
+  action = function(stub, param)
+    stub.reader:align_struct()
+    local from = stub.reader.at
+    local text = stub:text(param.name)
+    show(stub.tree, "management_action", text, stub.reader.tvb(from, stub.reader.at - from))
+  end,
   queue_format = Stub.queue_format, read_desc = Stub.read_desc, read_desc2 = Stub.read_desc2,
   sections = Stub.packet_sections,
   queue_format_pointer = function(stub, param)
@@ -2212,7 +2274,7 @@ local pdu_types = Field.new("dcerpc.pkt_type")
 
 local associations  -- by stream: contexts, binds that wait for an answer, calls that are open
 local halves        -- by frame and place: the requests, responses and faults that end there
-local opened        -- by context handle: the queue that a call opened
+local opened        -- by handle: the queue that a call opened
 
 local function forget_calls()
   associations, halves, opened = {}, {}, {}
@@ -2388,9 +2450,20 @@ local function show_result(tree, half, stub)
   return true
 end
 
+-- The handle by which a stub names an open queue: a context handle, or in qm2qm and qmcomm two numbers of the server.
+local function queue_handle(values, server)
+  local handle = values.phContext or values.phContextFrom
+  local queue = values.hRemoteQueue or values.hQueue or values.phQueue
+  local descriptor = values.dwQueue or values.pQueue or values.dwpQueue
+  if not handle and type(queue) == "number" and descriptor then
+    handle = server .. "/" .. digits(queue) .. "/" .. digits(descriptor)
+  end
+  return handle
+end
+
 -- The queue that a call opens, or whose handle it has; an opening's response gives the handle.
 local function queue_of(call, stub)
-  local handle = stub.values.phContext or stub.values.phContextFrom
+  local handle = queue_handle(stub.values, call.server)
   call.queue = call.queue or stub.queue or (handle and opened[handle])
   if handle and call.queue and not opened[handle] then
     opened[handle] = call.queue
@@ -2435,6 +2508,7 @@ end
 
 -- Show the half of a call that ends with a PDU.
 local function show_half(half, pdu, pinfo, tree)
+  half.call.server = tostring(half.direction == "request" and pinfo.dst or pinfo.src)
   local call, method = half.call, half.interface.methods[half.call.opnum]
   half.line = (method and method.name or "opnum " .. (call.opnum or "not seen")) .. " " .. half.direction
   local sub = tree:add(msmq, pdu.tvb(pdu.at, pdu.size))

@@ -5,7 +5,7 @@ local pdu_types = Field.new("dcerpc.pkt_type")
 
 local associations  -- by stream: contexts, binds that wait for an answer, calls that are open
 local halves        -- by frame and place: the requests, responses and faults that end there
-local opened        -- by context handle: the queue that a call opened
+local opened        -- by handle: the queue that a call opened
 
 local function forget_calls()
   associations, halves, opened = {}, {}, {}
@@ -181,9 +181,20 @@ local function show_result(tree, half, stub)
   return true
 end
 
+-- The handle by which a stub names an open queue: a context handle, or in qm2qm and qmcomm two numbers of the server.
+local function queue_handle(values, server)
+  local handle = values.phContext or values.phContextFrom
+  local queue = values.hRemoteQueue or values.hQueue or values.phQueue
+  local descriptor = values.dwQueue or values.pQueue or values.dwpQueue
+  if not handle and type(queue) == "number" and descriptor then
+    handle = server .. "/" .. digits(queue) .. "/" .. digits(descriptor)
+  end
+  return handle
+end
+
 -- The queue that a call opens, or whose handle it has; an opening's response gives the handle.
 local function queue_of(call, stub)
-  local handle = stub.values.phContext or stub.values.phContextFrom
+  local handle = queue_handle(stub.values, call.server)
   call.queue = call.queue or stub.queue or (handle and opened[handle])
   if handle and call.queue and not opened[handle] then
     opened[handle] = call.queue
@@ -228,6 +239,7 @@ end
 
 -- Show the half of a call that ends with a PDU.
 local function show_half(half, pdu, pinfo, tree)
+  half.call.server = tostring(half.direction == "request" and pinfo.dst or pinfo.src)
   local call, method = half.call, half.interface.methods[half.call.opnum]
   half.line = (method and method.name or "opnum " .. (call.opnum or "not seen")) .. " " .. half.direction
   local sub = tree:add(msmq, pdu.tvb(pdu.at, pdu.size))

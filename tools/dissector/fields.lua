@@ -23,7 +23,7 @@ end
 local LINKS = {
   {abbr = "msmq.request_packet", label = "request in", frametype = "REQUEST", text = "packet with the end of the request"},
   {abbr = "msmq.response_packet", label = "response in", frametype = "RESPONSE", text = "packet with the end of the response"},
-  {abbr = "msmq.acknowledged_by", label = "acknowledged in", frametype = "ACK", text = "first packet whose SessionHeader acknowledges this one"},
+  {abbr = "msmq.session_acked_by", label = "acknowledged in", frametype = "ACK", text = "first packet whose SessionHeader acknowledges this one"},
   {abbr = "msmq.acknowledges", label = "acknowledges", frametype = "ACK", text = "packet that this SessionHeader is the first to acknowledge"},
   {abbr = "msmq.stored_by", label = "stored, said in", frametype = "ACK", text = "first packet whose SessionHeader says that this one is on disk"},
   {abbr = "msmq.stores", label = "says stored", frametype = "ACK", text = "packet of which this SessionHeader is the first to say that it is on disk"},

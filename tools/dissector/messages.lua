@@ -1,5 +1,11 @@
 -- A message packet in the tree: its headers, and what they say together.
 
+-- Whether RemoteRead writes an address over the identifier of the queue manager, [MS-MQRR] 2.2.5.1.
+local function is_overlaid(chain)
+  local queue = chain.queues.DestinationQueue
+  return chain.remote_read and queue and queue.kind == constants.DIRECT_NAME_TYPE
+end
+
 -- The queue manager whose private queue a name means, [MS-MQQB] 3.1.7.15; nil if that is not known.
 local function private_queue_owner(chain, kind)
   local tvb, admin = chain.tvb, chain.queues.AdminQueue
@@ -12,8 +18,7 @@ local function private_queue_owner(chain, kind)
   if kind == 2 then
     return guid(tvb, chain.user_at)
   end
-  local overlaid = chain.remote_read and chain.queues.DestinationQueue.kind == constants.DIRECT_NAME_TYPE
-  if kind == 3 and not overlaid then
+  if kind == 3 and not is_overlaid(chain) then
     return guid(tvb, chain.user_at + 16)
   end
   return nil
@@ -84,11 +89,10 @@ local function show_lifetimes(tree, chain)
   end
 end
 
--- The address that RemoteRead writes over the queue manager's identifier, [MS-MQRR] 2.2.5.1.
+-- The address that RemoteRead writes there.
 local function overlay_address(chain)
   local at = chain.user_at + 16
-  local is_direct = chain.queues.DestinationQueue and chain.queues.DestinationQueue.kind == constants.DIRECT_NAME_TYPE
-  if chain.remote_read and is_direct and not chain.has_address
+  if is_overlaid(chain) and not chain.has_address
     and chain.tvb(at + 2, 2):le_uint() == constants.ADDRESS_TYPE_IPV4 then
     return ip_text(constants.ADDRESS_TYPE_IPV4, chain.tvb(at + 8, 4):raw())
   end
@@ -117,8 +121,9 @@ local function show_properties(tree, chain)
   local extension = chain.extension
   if extension.size > 0 then
     tree:add(fields["msmq.extension"], tvb(extension.at, extension.size))
-    show(tree, "is_comqc", tvb(extension.at, extension.size):raw() == constants.COMQC_EXTENSION)
   end
+  local is_comqc = extension.size > 0 and tvb(extension.at, extension.size):raw() == constants.COMQC_EXTENSION
+  show(tree, "is_comqc", is_comqc)
   local body = chain.body
   show(tree, "body_bytes", body.size)
   show(tree, "body_bytes_seen", body.seen)
@@ -140,6 +145,13 @@ local function show_message_columns(tree, chain)
   local id = guid(chain.tvb, chain.user_at, false, true) .. "\\"
     .. digits(chain:field("UserHeader", chain.user_at, "MessageID"))
   show(tree, "message_id", id)
+  local manager = guid(chain.tvb, chain.user_at + 16)
+  if not is_overlaid(chain) then
+    show(tree, "queue_manager_address", manager)
+    if not chain.over_rpc then
+      show(tree, "destination_queue_manager", manager)
+    end
+  end
   local mode = bits(chain.flags, 5, 2)
   if mode < 2 then
     show(tree, "delivery", mode == 1 and "recoverable" or "express")
@@ -154,6 +166,12 @@ local function show_message_columns(tree, chain)
   show(tree, "is_srmp", chain.over_rpc and has(chain.flags, constants.USER_FLAG_AH))
   show_lifetimes(tree, chain)
   show(tree, "sender_address", overlay_address(chain))
+  if not has(chain.flags, constants.USER_FLAG_SH) then
+    for _, name in ipairs({"authenticated", "encrypted", "signed"}) do
+      show(tree, name, false)
+    end
+    show(tree, "sender_certificate_bytes", 0)
+  end
   if chain.properties_at then
     show_properties(tree, chain)
   end

@@ -135,11 +135,11 @@ local function acknowledge(side, header)
   end
   for _ = 1, 32768 do
     local packet = numbers.by_number[number]
-    if not packet or packet.acknowledged_by then
+    if not packet or packet.session_acked_by then
       return
     end
     if packet.order < header.packet.order then
-      packet.acknowledged_by = header.packet.frame
+      packet.session_acked_by = header.packet.frame
       table.insert(header.packet.acknowledges, packet.frame)
     end
     number = (number - 1) % 65536
@@ -228,7 +228,7 @@ end
 
 -- Numbers, and links to other packets.
 local function show_packet_links(tree, packet)
-  for _, name in ipairs({"session_number", "recoverable_number", "acknowledged_by", "stored_by"}) do
+  for _, name in ipairs({"session_number", "recoverable_number", "session_acked_by", "stored_by"}) do
     show(tree, name, packet[name])
   end
   for _, name in ipairs({"acknowledges", "stores", "message_packet", "acknowledgement_packet"}) do

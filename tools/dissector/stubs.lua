@@ -47,19 +47,20 @@ function Stub:fixed(param, field)
     value = reader:peek(at, size)
   end
   self.values[param.name] = value
-  if param.abbr then
-    local add = reader.big and kind ~= "uow" and self.tree.add or self.tree.add_le
-    if kind == "bool" then
-      self.tree:add(fields[param.abbr], range, value ~= 0)
-    elseif kind == "uow" and range:raw() == string.rep("\0", 16) then
-      return value
-    else
-      add(self.tree, fields[param.abbr], range)
-    end
-    if param.abbr == "msmq.action" or param.abbr == "msmq.ack" then
-      local name = param.abbr:sub(6)
-      show(self.tree, name .. "_name", code_name(name, value))
-    end
+  if not param.abbr or range:raw() == string.rep("\0", 20):sub(1, size) and size >= 16 then
+    return value  -- a NULL handle or identifier has no value in the tables either
+  elseif kind == "bool" then
+    self.tree:add(fields[param.abbr], range, value ~= 0)
+  elseif reader.big and kind == "context" then
+    self.tree:add(fields[param.abbr], range, value)
+  elseif reader.big and kind ~= "uow" then
+    self.tree:add(fields[param.abbr], range)
+  else
+    self.tree:add_le(fields[param.abbr], range)
+  end
+  if param.abbr == "msmq.action" or param.abbr == "msmq.ack" then
+    local name = param.abbr:sub(6)
+    show(self.tree, name .. "_name", code_name(name, value))
   end
   return value
 end
@@ -185,7 +186,41 @@ function Stub:packet_sections(param)
   self.heads = heads
 end
 
+-- MGMT_OBJECT, [MS-MQMR] 2.2.1.2: its type, and the queue format of a queue.
+function Stub:managed_object(param)
+  local reader, size = self.reader, self.reader.ndr64 and 4 or 2
+  reader:align_struct()
+  local kind = reader:number(size, param.name .. ".type")
+  if reader.ndr64 then
+    reader:align(8)
+  end
+  if reader:number(size, param.name .. ".tag") ~= kind then
+    reader:fail("malformed", param.name .. ".tag")
+  end
+  show(self.tree, "object_type", declared.object_types[kind])
+  reader:align_struct()
+  if kind ~= 2 then
+    reader:number(4, param.name .. ".Reserved")
+    if reader.ndr64 then
+      reader:align(8)
+    end
+  elseif reader:word(param.name .. ".pQueueFormat") ~= 0 then
+    self:queue_format(param)
+  end
+end
+
 local READERS = {
+  managed_object = Stub.managed_object,
+  octets = function(stub, param)
+    stub.reader:align_struct()
+    stub.reader:advance(stub.reader:word(param.name .. ".max_count"), param.name)
+  end,
+  action = function(stub, param)
+    stub.reader:align_struct()
+    local from = stub.reader.at
+    local text = stub:text(param.name)
+    show(stub.tree, "management_action", text, stub.reader.tvb(from, stub.reader.at - from))
+  end,
   queue_format = Stub.queue_format, read_desc = Stub.read_desc, read_desc2 = Stub.read_desc2,
   sections = Stub.packet_sections,
   queue_format_pointer = function(stub, param)

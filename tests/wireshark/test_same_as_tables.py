@@ -1,0 +1,281 @@
+"""msmq.lua shows what the tables have: calls, packets and messages of the recordings, row by row, column by column.
+
+The connections of the recordings are whole in one file each; where tables and dissector differ, ``DIFFERENT`` says why.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter, defaultdict
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from engines import without_spark
+from jobs import run_all
+from pipeline.lake.lake import Lake
+from schemas.bronze import CAPTURE_FILES, RPC_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
+from schemas.messages import MESSAGES
+from schemas.sessions import ORDER_ACKS, PINGS, SENDINGS, SESSION_PACKETS
+from tools.write_dissector import tables
+from udfs.dcerpc.interfaces import MSMQ_INTERFACES
+from wireshark.shown import trees
+
+pytestmark = pytest.mark.tool("tshark")
+
+CALL_TABLES = (REMOTE_READ_CALLS, CLIENT_CALLS, MANAGEMENT_CALLS)
+FIELDS = {row["abbr"].removeprefix("msmq.") for row in tables()["fields"]}
+# Of these a response's value counts, if it has one; of others the request's (udfs/stubs/call_decoder.py).
+MSMQ = {interface.name for interface in MSMQ_INTERFACES}
+RESPONSE_FIRST = {"sequence_id", "hresult", "packet_bytes"}
+# Columns that are not the field of their name, by table and method (None: all), with the cause.
+DIFFERENT = {
+    ("client_calls", "R_QMCreateRemoteCursor", "queue_handle"): "not shown: behind a structure with pointers",
+    ("management_calls", "R_QMMgmtAction", "action"): "msmq.management_action: an action is a number elsewhere",
+    ("messages", None, "lookup_id"): "msmq.sequence_id of the call that read it",
+    ("messages", None, "sender_address"): "of the binary protocol it is ip.src",
+    ("session_packets", None, "sent_at"): "when the packet was captured; the field is when the message was sent",
+    ("order_acks", None, "sent_at"): "likewise",
+}
+# Calls of which nothing is shown, by recording: the bind was captured before the recorder started.
+UNBOUND = {"06-mid-stream.pcap": 13}
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory, project):
+    root, data = tmp_path_factory.mktemp("wireshark") / "lake", project / "data"
+    folders = [data / "sample", data / "transfers", data / "estate" / "wire"]
+    assert run_all.main(["--lake", str(root), "--set", "store.bodies=true", "--captures", *map(str, folders)]) == 0
+    return Lake(without_spark(), str(root))
+
+
+@pytest.fixture(scope="module")
+def captures(lake):
+    """The recordings: by capture id, the path and what tshark shows."""
+    rows = lake.select(CAPTURE_FILES, "TRUE").to_pylist()
+    return {row["capture_id"]: (Path(row["path"]), trees(Path(row["path"]))) for row in rows}
+
+
+def rows_of(lake, table):
+    return lake.select(table, "TRUE").to_pylist()
+
+
+def ends(row):
+    return row["client_address"], row["client_port"], row["server_address"], row["server_port"]
+
+
+def turned(four_tuple):
+    return (*four_tuple[2:], *four_tuple[:2])
+
+
+def typed(text, kind):
+    """A text of tshark as a value of a column."""
+    if pa.types.is_boolean(kind):
+        return text in {"1", "True"}
+    if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        return int(text, 0)
+    if pa.types.is_timestamp(kind):
+        return dt.datetime.strptime(text.partition(".")[0], "%b %d, %Y %H:%M:%S").replace(tzinfo=dt.UTC)
+    if pa.types.is_binary(kind):
+        return bytes.fromhex(text.replace(":", ""))
+    return text or None
+
+
+def shown_value(tree, column):
+    """What a tree shows of a column; None if nothing."""
+    texts = tree.values.get(f"msmq.{column.name}")
+    if not texts:
+        return None
+    if pa.types.is_list(column.type):
+        return [typed(text, column.type.value_type) for text in texts]
+    assert len(set(texts)) == 1, (column.name, texts)
+    if column.name.endswith("_handle") and not pa.types.is_integer(column.type):
+        return texts[0].replace(":", "")
+    return typed(texts[0], column.type)
+
+
+def compare(table, row, method, value_of):
+    """Yield the columns that differ from what is shown, but for those of ``DIFFERENT``; what is empty is nothing."""
+    for column in table.columns:
+        places = {(table.name, each, column.name) for each in (method, None)}
+        if column.name not in FIELDS or places & DIFFERENT.keys():
+            continue
+        shown, wanted = value_of(column), row[column.name]
+        wanted = int(wanted) if isinstance(wanted, Decimal) else wanted
+        if shown != (None if wanted in ([], b"") else wanted):
+            yield table.name, method, column.name, shown, wanted
+
+
+def halves_of(found):
+    """Requests and answers that tshark shows, by connection, call id and direction."""
+    halves = defaultdict(dict)
+    for tree in found:
+        if (direction := tree.one("direction")) is not None:
+            is_request = direction == "request"
+            key = (*(tree.ends if is_request else turned(tree.ends)), int(tree.one("call_id")))
+            side = "request" if is_request else "response"
+            assert side not in halves[key]
+            halves[key][side] = tree
+    return halves
+
+
+def calls_by_capture(lake):
+    found = defaultdict(dict)
+    for row in rows_of(lake, RPC_CALLS):
+        if row["interface_name"] in MSMQ:
+            key = *ends(row), row["call_id"]
+            assert key not in found[row["capture_id"]]
+            found[row["capture_id"]][key] = row
+    return found
+
+
+def test_the_same_requests_and_answers_are_shown(lake, captures):
+    unbound = Counter()
+    for capture_id, calls in calls_by_capture(lake).items():
+        path, found = captures[capture_id]
+        halves = halves_of(found)
+        for key, call in calls.items():
+            seen = {side for side in ("request", "response") if call[f"{side}_fragments"]}
+            if not call["bind_seen"]:
+                assert key not in halves
+                unbound[path.name] += 1
+                continue
+            shown = halves.pop(key)
+            assert shown.keys() == seen
+            for side, tree in shown.items():
+                assert tree.one("interface_name") == call["interface_name"]
+                other = shown.get("response" if side == "request" else "request")
+                link = tree.one("response_packet" if side == "request" else "request_packet")
+                assert link == (None if other is None else str(other.frame))
+            if "response" in shown:
+                assert shown["response"].one("outcome") == call["outcome"]
+        assert halves == {}
+    assert unbound == UNBOUND
+
+
+def test_parameters_and_results_are_those_of_the_tables(lake, captures):
+    calls, opened = {row["call_key"]: row for row in rows_of(lake, RPC_CALLS)}, {}
+    halves = {capture_id: halves_of(found) for capture_id, (_, found) in captures.items()}
+    differences, compared = [], Counter()
+    tables_of_calls = [(table, row) for table in CALL_TABLES for row in rows_of(lake, table)]
+    for _, row in tables_of_calls:
+        if row.get("queue") and row.get("context_handle"):
+            opened[row["context_handle"]] = row["queue"]
+    for table, row in tables_of_calls:
+        call = calls[row["call_key"]]
+        if not call["bind_seen"]:
+            continue
+        shown = halves[call["capture_id"]][*ends(call), call["call_id"]]
+
+        def value_of(column, shown=shown, row=row, table=table):
+            sides = ("response", "request") if column.name in RESPONSE_FIRST else ("request", "response")
+            values = (shown_value(shown[side], column) for side in sides if side in shown)
+            value = next((each for each in values if each is not None), None)
+            # The dissector also names the queue of a call that only has its handle: that of the call that opened it.
+            if column.name == "queue" and row["queue"] is None and value is not None and table is REMOTE_READ_CALLS:
+                assert value == opened.get(row["context_handle"], value)
+                return None
+            return value
+
+        differences += compare(table, row, row["method"], value_of)
+        compared[table.name] += 1
+    assert differences == []
+    assert compared["remote_read_calls"] > 400
+    assert compared["client_calls"] > 30
+    assert compared["management_calls"] > 100
+
+
+def test_messages_in_answers_are_those_of_the_table(lake, captures):
+    calls = {row["call_key"]: row for row in rows_of(lake, RPC_CALLS)}
+    halves = {capture_id: halves_of(found) for capture_id, (_, found) in captures.items()}
+    waiting = {
+        (capture_id, key): found["response"]
+        for capture_id, each in halves.items()
+        for key, found in each.items()
+        if "response" in found and found["response"].one("message_id") is not None
+    }
+    differences = []
+    rows = [row for row in rows_of(lake, MESSAGES) if row["call_key"] is not None]
+    for row in rows:
+        call = calls[row["call_key"]]
+        if call["bind_seen"]:
+            tree = waiting.pop((call["capture_id"], (*ends(call), call["call_id"])))
+            differences += compare(MESSAGES, row, None, lambda column, tree=tree: shown_value(tree, column))
+            assert tree.one("sender_address") == row["sender_address"]
+    assert differences == []
+    assert waiting == {}
+    assert len(rows) > 150
+
+
+def packets_shown(lake, captures):
+    """Yield each row of packets with the tree that shows it: both are the same one in the stream of their sender."""
+    sides = defaultdict(list)
+    for row in rows_of(lake, SESSION_PACKETS):
+        sender = ends(row) if row["sent_by"] == "client" else turned(ends(row))
+        sides[row["capture_id"], sender].append(row)
+    shown = defaultdict(list)
+    for capture_id, (_, found) in captures.items():
+        for tree in found:
+            if tree.one("kind") is not None:
+                shown[capture_id, tree.ends].append(tree)
+    assert shown.keys() == sides.keys()
+    for side, rows in sides.items():
+        rows.sort(key=lambda row: row["stream_offset"])
+        assert len(rows) == len(shown[side]), side
+        yield from zip(rows, shown[side], strict=True)
+
+
+def test_packets_of_the_binary_protocol_are_those_of_the_tables(lake, captures):
+    said = {
+        table.name: {row["packet_key"]: row for row in rows_of(lake, table)}
+        for table in (MESSAGES, ORDER_ACKS, SENDINGS)
+    }
+    pairs = list(packets_shown(lake, captures))
+    frames = {row["packet_key"]: tree.frame for row, tree in pairs}
+    differences, compared = [], Counter()
+    for row, tree in pairs:
+        key = row["packet_key"]
+
+        def value_of(column, tree=tree):
+            return shown_value(tree, column)
+
+        differences += compare(SESSION_PACKETS, row, None, value_of)
+        header = row["session_header"]
+        names = [name for name in tree.values if name.startswith("msmq.session_header.") and "reserved" not in name]
+        shown = {name.rpartition(".")[2]: int(tree.values[name][0], 0) for name in names} or None
+        differences += [] if shown == header else [("session_header", shown, header)]
+        for table in (MESSAGES, ORDER_ACKS):
+            if key in said[table.name]:
+                compared[table.name] += 1
+                differences += compare(table, said[table.name][key], None, value_of)
+        if key in said["sendings"]:
+            sending = said["sendings"][key]
+            for name in ("session_acked_by", "stored_by"):
+                wanted = frames.get(sending[name])
+                shown = tree.one(name)
+                if shown != (None if wanted is None else str(wanted)):
+                    differences.append((name, key, tree.frame, shown, wanted))
+            compared["sendings"] += 1
+    assert differences == []
+    assert compared["messages"] > 200
+    assert compared["order_acks"] > 30
+    assert compared["sendings"] > 200
+
+
+def test_pings_are_those_of_the_table(lake, captures):
+    wanted = Counter()
+    for row in rows_of(lake, PINGS):
+        for side, queue_manager in (("packet_number", "client"), ("response_packet", "server")):
+            if row[side] is not None:
+                wanted[row["capture_id"], row[side], row["cookie"], row[f"{queue_manager}_queue_manager"]] += 1
+    shown = Counter(
+        (capture_id, tree.frame, int(tree.one("ping.cookie"), 0), tree.one("ping.qm_guid"))
+        for capture_id, (_, found) in captures.items()
+        for tree in found
+        if tree.one("ping.cookie") is not None
+    )
+    assert shown == wanted
+    assert len(shown) == 4
