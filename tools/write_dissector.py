@@ -79,11 +79,12 @@ GUID_FIELDS = {"SourceQueueManager", "QueueManagerAddress", "ClientGuid", "Serve
 # Columns that the Lua files compute.
 COMPUTED_COLUMNS = {
     MESSAGES: (
-        "message_id", "queue_manager_address", "destination_queue_manager", "correlation_id", "message_kind", "class_name", "delivery", "label", "body_bytes",
-        "body_bytes_seen", "body", "body_complete", "extension", "is_comqc", "destination_queue", "admin_queue",
-        "response_queue", "destination_list", "admin_list", "response_list", "report_queue", "connector_type",
-        "connector_queue_manager", "sender_id", "sender_address", "soap_header", "soap_body_bytes", "subqueue",
-        "target_subqueue", "dead_letter_queue", "subqueue_acknowledgement_class", "time_to_reach_queue_s",
+        "message_id", "queue_manager_address", "destination_queue_manager", "correlation_id", "message_kind",
+        "class_name", "delivery", "label", "body_bytes", "body_bytes_seen", "body", "body_complete",
+        "extension", "is_comqc", "destination_queue", "admin_queue", "response_queue", "destination_list",
+        "admin_list", "response_list", "report_queue", "connector_type", "connector_queue_manager",
+        "sender_id", "sender_address", "soap_header", "soap_body_bytes", "subqueue", "target_subqueue",
+        "dead_letter_queue", "subqueue_acknowledgement_class", "time_to_reach_queue_s",
         "time_to_be_received_s", "is_srmp", "session_number", "recoverable_number", "seen_in",
     ),
     ORDER_ACKS: ("acknowledged_message_id",),

@@ -949,53 +949,65 @@ function Chain:soap_header(base)
 end
 
 local LIST_COLUMNS = {Destination = "destination_list", Administration = "admin_list", Response = "response_list"}
+local MOST_NAMES = 1000  -- of a list that are shown
 local ELEMENT_BYTES = {
   [constants.FORMAT_NAME_PUBLIC] = 16, [constants.FORMAT_NAME_PRIVATE] = 20,
   [constants.FORMAT_NAME_DISTRIBUTION_LIST] = 16,
 }
 
--- The normal forms of a list's elements, or nil if they do not end with it.
+-- Where the NUL that ends a text in UTF-16 is, from a place in octets on; nil without one.
+local function find_nul(raw, from)
+  local found = raw:find("\0\0", from, true)
+  while found and (found - from) % 2 == 1 do
+    found = raw:find("\0\0", found + 1, true)
+  end
+  return found
+end
+
+-- The normal forms of a list's elements with their places and sizes, or nil if they do not end with it.
 function Chain:format_names(at, size, count, alignment)
-  local names, stop, place = {}, at + size, at
+  local names, raw, place = {}, size > 0 and self.tvb(at, size):raw() or "", 1  -- a place in Lua's strings, from 1
   for _ = 1, count do
-    if place + 2 > stop then
+    if place + 1 > size then
       return nil
     end
-    local kind = self.tvb(place, 2):le_uint()
+    local kind, name = raw:byte(place) + 256 * raw:byte(place + 1), nil
     place = place + 2
+    local bytes = ELEMENT_BYTES[kind]
     if kind == constants.FORMAT_NAME_DIRECT then
-      local last
-      for unit = place, stop - 2, 2 do
-        if self.tvb(unit, 2):le_uint() == 0 then
-          last = unit
-          break
-        end
-      end
+      local last = find_nul(raw, place)
       if not last then
         return nil
       end
-      table.insert(names, {place, last - place, direct_queue_name(utf16(self.tvb, place, last - place))})
-      place = last + 2
-    else
-      place = place + (at - place) % alignment
-      local bytes = ELEMENT_BYTES[kind]
-      if not bytes or place + bytes > stop then
+      bytes = last - place
+      name = direct_queue_name(utf16(self.tvb, at + place - 1, bytes))
+    elseif bytes then
+      place = place + (1 - place) % alignment
+      if place + bytes - 1 > size then
         return nil
       end
-      local owner = guid(self.tvb, place, false, kind == constants.FORMAT_NAME_DISTRIBUTION_LIST)
-      local name
-      if kind == constants.FORMAT_NAME_DISTRIBUTION_LIST then
-        name = "dl=" .. owner
-      elseif owner and kind == constants.FORMAT_NAME_PUBLIC then
-        name = "public=" .. owner
-      elseif owner then
-        name = string.format("%s\\%08x", owner, self.tvb(place + 16, 4):le_uint())
-      end
-      table.insert(names, {place, bytes, name})
-      place = place + bytes
+      name = self:guid_element(kind, at + place - 1)
+    else
+      return nil
     end
+    if #names < MOST_NAMES then
+      table.insert(names, {at + place - 1, bytes, name})
+    end
+    place = place + bytes + (kind == constants.FORMAT_NAME_DIRECT and 2 or 0)
   end
-  return stop - place <= constants.FORMAT_NAME_ALIGNMENT - 1 and names or nil
+  return size - place + 1 <= constants.FORMAT_NAME_ALIGNMENT - 1 and names or nil
+end
+
+-- The normal form of an element that names its queues by a GUID.
+function Chain:guid_element(kind, at)
+  if kind == constants.FORMAT_NAME_DISTRIBUTION_LIST then
+    return "dl=" .. guid(self.tvb, at, false, true)
+  end
+  local owner = guid(self.tvb, at)
+  if owner and kind == constants.FORMAT_NAME_PUBLIC then
+    return "public=" .. owner
+  end
+  return owner and string.format("%s\\%08x", owner, self.tvb(at + 16, 4):le_uint())
 end
 
 function Chain:multi_queue_header(base)
@@ -1512,14 +1524,16 @@ end
 
 -- The binary protocol, [MS-MQQB]: packets in the stream of TCP 1801, their numbers, and what acknowledges them.
 local tcp_stream = Field.new("tcp.stream")
+local lost_segment = Field.new("tcp.analysis.lost_segment")
 
 local sides     -- by stream and sender: what was counted
 local packets   -- by frame and place: what the first pass found out of a packet
 local messages  -- by transaction sequence and number, and by identifier: the packet with the message
 local order     -- counts packets in the order of the file
+local holes     -- frames before which octets are missing
 
 local function forget_sessions()
-  sides, packets, messages, order = {}, {}, {}, 0
+  sides, packets, messages, order, holes = {}, {}, {}, 0, {}
 end
 
 local function side_of(stream, address, port)
@@ -1709,6 +1723,14 @@ local function lose_step(side)
   side.session.unnumbered, side.recoverable.unnumbered = {}, {}
 end
 
+-- Note once for a frame that TCP misses octets before it.
+local function note_hole(stream, pinfo)
+  if stream and lost_segment() and not holes[pinfo.number] then
+    holes[pinfo.number] = true
+    lose_step(side_of(stream.value, pinfo.src, pinfo.src_port))
+  end
+end
+
 local function read_session_header(tvb, at)
   local values = {}
   for place, field in ipairs(declared.headers.SessionHeader.fields) do
@@ -1887,8 +1909,8 @@ local function dissect_packet(tvb, at, stop, flags, pinfo, tree, ends)
 end
 
 local function show_stray(tree, tvb, at, size)
-  local item = tree:add(fields["msmq.stray"], tvb(at, size))
-  item:add_proto_expert_info(experts.stray)
+  local sub = tree:add(msmq, tvb(at, size), "Message Queuing, octets where no packet begins")
+  sub:add(fields["msmq.stray"], tvb(at, size)):add_proto_expert_info(experts.stray)
 end
 
 -- A ping, [MS-MQQB] 2.2.7.
@@ -1917,6 +1939,7 @@ function msmq.dissector(tvb, pinfo, tree)
   local ends = stream and {
     side_of(stream.value, pinfo.src, pinfo.src_port), side_of(stream.value, pinfo.dst, pinfo.dst_port),
   }
+  note_hole(stream, pinfo)
   local at, lines, size_of_all = 0, {}, tvb:len()
   local function wait(size)
     if pinfo.can_desegment == 0 or size_of_all < tvb:reported_len() then
@@ -2136,6 +2159,8 @@ function Stub:read_desc2(param)
   end
 end
 
+local MOST_SECTIONS = 100  -- of an answer that are shown; packets have one or two
+
 -- SectionBuffers, [MS-MQRR] 2.2.6: one pointer to one conformant array, and the octets of each section behind it.
 function Stub:packet_sections(param)
   local reader, count = self.reader, self.values[param.size_is]
@@ -2156,10 +2181,12 @@ function Stub:packet_sections(param)
       kind = reader:number(reader.ndr64 and 4 or 2, param.name), allocated = reader:number(4, param.name),
       size = reader:number(4, param.name), is_there = reader:word(param.name) ~= 0, from = from,
     }
-    local range = reader.tvb(from, reader.at - from)
-    show(self.tree, "section_types", heads[place].kind, range)
-    show(self.tree, "section_allocated_bytes", heads[place].allocated, range)
-    show(self.tree, "section_bytes", heads[place].size, range)
+    if place <= MOST_SECTIONS then
+      local range = reader.tvb(from, reader.at - from)
+      show(self.tree, "section_types", heads[place].kind, range)
+      show(self.tree, "section_allocated_bytes", heads[place].allocated, range)
+      show(self.tree, "section_bytes", heads[place].size, range)
+    end
   end
   for _, head in ipairs(heads) do
     head.kept = 0
@@ -2546,6 +2573,7 @@ end
 
 function calls_proto.dissector(_, pinfo, tree)
   local stream = tcp_stream()
+  note_hole(stream, pinfo)  -- a segment in the middle of a packet reaches no other function
   if not stream or not msmq.prefs.rpc then
     return
   end

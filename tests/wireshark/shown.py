@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -11,7 +12,7 @@ from xml.etree import ElementTree as ET
 DISSECTOR = Path(__file__).parents[2] / "jobs" / "analysis" / "msmq.lua"
 LUA_ERROR = "Lua Error"
 SECONDS = 120
-_IN_ORDER = ("-o", "tcp.reassemble_out_of_order:TRUE")
+IN_ORDER = ("-o", "tcp.reassemble_out_of_order:TRUE")
 
 
 @dataclass
@@ -21,6 +22,7 @@ class Tree:
     frame: int
     ends: tuple[str, int, str, int]  # sender's address and port, receiver's address and port
     values: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    texts: list[str] = field(default_factory=list)  # its lines
 
     def one(self, name: str) -> str | None:
         """The value of a field that is there at most once."""
@@ -31,7 +33,7 @@ class Tree:
 
 def run_tshark(path: Path, *arguments: str) -> str:
     """Run tshark with the dissector, in two passes, so that links lead forward too; return its output."""
-    command = ["tshark", "-n", "-2", "-X", f"lua_script:{DISSECTOR}", *_IN_ORDER, "-r", str(path), *arguments]
+    command = ["tshark", "-n", "-2", "-X", f"lua_script:{DISSECTOR}", "-r", str(path), *arguments]
     done = subprocess.run(command, capture_output=True, timeout=SECONDS, check=True)
     text = done.stdout.decode("utf-8", "replace")
     assert LUA_ERROR not in text
@@ -39,10 +41,12 @@ def run_tshark(path: Path, *arguments: str) -> str:
     return text
 
 
-def trees(path: Path) -> list[Tree]:
-    """Return the trees of a capture, in order."""
+def trees(path: Path, preferences: Sequence[str] = IN_ORDER) -> list[Tree]:
+    """Return the trees of a capture, in order; TCP segments are put in order unless ``preferences`` are others."""
     found = []
-    for packet in ET.fromstring(run_tshark(path, "-Y", "msmq", "-T", "pdml", "-J", "msmq ip ipv6 tcp udp")):
+    for packet in ET.fromstring(
+        run_tshark(path, *preferences, "-Y", "msmq", "-T", "pdml", "-J", "msmq ip ipv6 tcp udp")
+    ):
         frame = int(packet.find("proto[@name='geninfo']/field[@name='num']").get("show"))
         names = {each.get("name"): each.get("show") for each in packet.iter("field")}
         carrier = "tcp" if "tcp.srcport" in names else "udp"
@@ -55,5 +59,6 @@ def trees(path: Path) -> list[Tree]:
             tree = Tree(frame, ends)
             for each in proto.iter("field"):
                 tree.values[each.get("name")].append(each.get("show"))
+                tree.texts.append(each.get("showname") or "")
             found.append(tree)
     return found

@@ -277,6 +277,7 @@ end
 
 function calls_proto.dissector(_, pinfo, tree)
   local stream = tcp_stream()
+  note_hole(stream, pinfo)  -- a segment in the middle of a packet reaches no other function
   if not stream or not msmq.prefs.rpc then
     return
   end

@@ -252,53 +252,65 @@ function Chain:soap_header(base)
 end
 
 local LIST_COLUMNS = {Destination = "destination_list", Administration = "admin_list", Response = "response_list"}
+local MOST_NAMES = 1000  -- of a list that are shown
 local ELEMENT_BYTES = {
   [constants.FORMAT_NAME_PUBLIC] = 16, [constants.FORMAT_NAME_PRIVATE] = 20,
   [constants.FORMAT_NAME_DISTRIBUTION_LIST] = 16,
 }
 
--- The normal forms of a list's elements, or nil if they do not end with it.
+-- Where the NUL that ends a text in UTF-16 is, from a place in octets on; nil without one.
+local function find_nul(raw, from)
+  local found = raw:find("\0\0", from, true)
+  while found and (found - from) % 2 == 1 do
+    found = raw:find("\0\0", found + 1, true)
+  end
+  return found
+end
+
+-- The normal forms of a list's elements with their places and sizes, or nil if they do not end with it.
 function Chain:format_names(at, size, count, alignment)
-  local names, stop, place = {}, at + size, at
+  local names, raw, place = {}, size > 0 and self.tvb(at, size):raw() or "", 1  -- a place in Lua's strings, from 1
   for _ = 1, count do
-    if place + 2 > stop then
+    if place + 1 > size then
       return nil
     end
-    local kind = self.tvb(place, 2):le_uint()
+    local kind, name = raw:byte(place) + 256 * raw:byte(place + 1), nil
     place = place + 2
+    local bytes = ELEMENT_BYTES[kind]
     if kind == constants.FORMAT_NAME_DIRECT then
-      local last
-      for unit = place, stop - 2, 2 do
-        if self.tvb(unit, 2):le_uint() == 0 then
-          last = unit
-          break
-        end
-      end
+      local last = find_nul(raw, place)
       if not last then
         return nil
       end
-      table.insert(names, {place, last - place, direct_queue_name(utf16(self.tvb, place, last - place))})
-      place = last + 2
-    else
-      place = place + (at - place) % alignment
-      local bytes = ELEMENT_BYTES[kind]
-      if not bytes or place + bytes > stop then
+      bytes = last - place
+      name = direct_queue_name(utf16(self.tvb, at + place - 1, bytes))
+    elseif bytes then
+      place = place + (1 - place) % alignment
+      if place + bytes - 1 > size then
         return nil
       end
-      local owner = guid(self.tvb, place, false, kind == constants.FORMAT_NAME_DISTRIBUTION_LIST)
-      local name
-      if kind == constants.FORMAT_NAME_DISTRIBUTION_LIST then
-        name = "dl=" .. owner
-      elseif owner and kind == constants.FORMAT_NAME_PUBLIC then
-        name = "public=" .. owner
-      elseif owner then
-        name = string.format("%s\\%08x", owner, self.tvb(place + 16, 4):le_uint())
-      end
-      table.insert(names, {place, bytes, name})
-      place = place + bytes
+      name = self:guid_element(kind, at + place - 1)
+    else
+      return nil
     end
+    if #names < MOST_NAMES then
+      table.insert(names, {at + place - 1, bytes, name})
+    end
+    place = place + bytes + (kind == constants.FORMAT_NAME_DIRECT and 2 or 0)
   end
-  return stop - place <= constants.FORMAT_NAME_ALIGNMENT - 1 and names or nil
+  return size - place + 1 <= constants.FORMAT_NAME_ALIGNMENT - 1 and names or nil
+end
+
+-- The normal form of an element that names its queues by a GUID.
+function Chain:guid_element(kind, at)
+  if kind == constants.FORMAT_NAME_DISTRIBUTION_LIST then
+    return "dl=" .. guid(self.tvb, at, false, true)
+  end
+  local owner = guid(self.tvb, at)
+  if owner and kind == constants.FORMAT_NAME_PUBLIC then
+    return "public=" .. owner
+  end
+  return owner and string.format("%s\\%08x", owner, self.tvb(at + 16, 4):le_uint())
 end
 
 function Chain:multi_queue_header(base)

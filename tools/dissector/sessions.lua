@@ -1,13 +1,15 @@
 -- The binary protocol, [MS-MQQB]: packets in the stream of TCP 1801, their numbers, and what acknowledges them.
 local tcp_stream = Field.new("tcp.stream")
+local lost_segment = Field.new("tcp.analysis.lost_segment")
 
 local sides     -- by stream and sender: what was counted
 local packets   -- by frame and place: what the first pass found out of a packet
 local messages  -- by transaction sequence and number, and by identifier: the packet with the message
 local order     -- counts packets in the order of the file
+local holes     -- frames before which octets are missing
 
 local function forget_sessions()
-  sides, packets, messages, order = {}, {}, {}, 0
+  sides, packets, messages, order, holes = {}, {}, {}, 0, {}
 end
 
 local function side_of(stream, address, port)
@@ -197,6 +199,14 @@ local function lose_step(side)
   side.session.unnumbered, side.recoverable.unnumbered = {}, {}
 end
 
+-- Note once for a frame that TCP misses octets before it.
+local function note_hole(stream, pinfo)
+  if stream and lost_segment() and not holes[pinfo.number] then
+    holes[pinfo.number] = true
+    lose_step(side_of(stream.value, pinfo.src, pinfo.src_port))
+  end
+end
+
 local function read_session_header(tvb, at)
   local values = {}
   for place, field in ipairs(declared.headers.SessionHeader.fields) do
@@ -375,8 +385,8 @@ local function dissect_packet(tvb, at, stop, flags, pinfo, tree, ends)
 end
 
 local function show_stray(tree, tvb, at, size)
-  local item = tree:add(fields["msmq.stray"], tvb(at, size))
-  item:add_proto_expert_info(experts.stray)
+  local sub = tree:add(msmq, tvb(at, size), "Message Queuing, octets where no packet begins")
+  sub:add(fields["msmq.stray"], tvb(at, size)):add_proto_expert_info(experts.stray)
 end
 
 -- A ping, [MS-MQQB] 2.2.7.
@@ -405,6 +415,7 @@ function msmq.dissector(tvb, pinfo, tree)
   local ends = stream and {
     side_of(stream.value, pinfo.src, pinfo.src_port), side_of(stream.value, pinfo.dst, pinfo.dst_port),
   }
+  note_hole(stream, pinfo)
   local at, lines, size_of_all = 0, {}, tvb:len()
   local function wait(size)
     if pinfo.can_desegment == 0 or size_of_all < tvb:reported_len() then

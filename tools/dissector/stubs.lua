@@ -148,6 +148,8 @@ function Stub:read_desc2(param)
   end
 end
 
+local MOST_SECTIONS = 100  -- of an answer that are shown; packets have one or two
+
 -- SectionBuffers, [MS-MQRR] 2.2.6: one pointer to one conformant array, and the octets of each section behind it.
 function Stub:packet_sections(param)
   local reader, count = self.reader, self.values[param.size_is]
@@ -168,10 +170,12 @@ function Stub:packet_sections(param)
       kind = reader:number(reader.ndr64 and 4 or 2, param.name), allocated = reader:number(4, param.name),
       size = reader:number(4, param.name), is_there = reader:word(param.name) ~= 0, from = from,
     }
-    local range = reader.tvb(from, reader.at - from)
-    show(self.tree, "section_types", heads[place].kind, range)
-    show(self.tree, "section_allocated_bytes", heads[place].allocated, range)
-    show(self.tree, "section_bytes", heads[place].size, range)
+    if place <= MOST_SECTIONS then
+      local range = reader.tvb(from, reader.at - from)
+      show(self.tree, "section_types", heads[place].kind, range)
+      show(self.tree, "section_allocated_bytes", heads[place].allocated, range)
+      show(self.tree, "section_bytes", heads[place].size, range)
+    end
   end
   for _, head in ipairs(heads) do
     head.kept = 0
