@@ -1482,12 +1482,6 @@ local function show_message_columns(tree, chain)
   show(tree, "is_srmp", chain.over_rpc and has(chain.flags, constants.USER_FLAG_AH))
   show_lifetimes(tree, chain)
   show(tree, "sender_address", overlay_address(chain))
-  if not has(chain.flags, constants.USER_FLAG_SH) then
-    for _, name in ipairs({"authenticated", "encrypted", "signed"}) do
-      show(tree, name, false)
-    end
-    show(tree, "sender_certificate_bytes", 0)
-  end
   if chain.properties_at then
     show_properties(tree, chain)
   end
@@ -1528,12 +1522,12 @@ local lost_segment = Field.new("tcp.analysis.lost_segment")
 
 local sides     -- by stream and sender: what was counted
 local packets   -- by frame and place: what the first pass found out of a packet
-local messages  -- by transaction sequence and number, and by identifier: the packet with the message
+local sequences -- by TxSequenceID: the packets with its messages
 local order     -- counts packets in the order of the file
 local holes     -- frames before which octets are missing
 
 local function forget_sessions()
-  sides, packets, messages, order, holes = {}, {}, {}, 0, {}
+  sides, packets, sequences, order, holes = {}, {}, {}, 0, {}
 end
 
 local function side_of(stream, address, port)
@@ -1772,22 +1766,40 @@ local function show_packet_links(tree, packet)
   end
 end
 
-local function link_message(packet, key, is_ack)
-  if not key then
+local function link(packet, message)
+  table.insert(packet.message_packet, message.frame)
+  table.insert(message.acknowledgement_packet, packet.frame)
+end
+
+-- Note a transactional message, or find those that an ack means: a final ack the one with its number, an order ack all up
+-- to it that no order ack meant before.
+local function follow_sequence(packet)
+  if not packet.sequence then
     return
   end
-  messages[key] = messages[key] or {}
-  if not is_ack then
-    table.insert(messages[key], packet)
-    return
-  end
-  for _, message in ipairs(messages[key]) do
-    table.insert(packet.message_packet, message.frame)
-    table.insert(message.acknowledgement_packet, packet.frame)
+  sequences[packet.sequence] = sequences[packet.sequence] or {by_number = {}, waiting = {}}
+  local sequence, still_waiting = sequences[packet.sequence], {}
+  if packet.kind == "user_message" then
+    sequence.by_number[packet.number] = sequence.by_number[packet.number] or {}
+    table.insert(sequence.by_number[packet.number], packet)
+    table.insert(sequence.waiting, packet)
+  elseif packet.kind == "final_ack" then
+    for _, message in ipairs(sequence.by_number[packet.number] or {}) do
+      link(packet, message)
+    end
+  else
+    for _, message in ipairs(sequence.waiting) do
+      if message.number <= packet.number then
+        link(packet, message)
+      else
+        table.insert(still_waiting, message)
+      end
+    end
+    sequence.waiting = still_waiting
   end
 end
 
--- Show the body of an order or final ack; return the key of the message that it means.
+-- Show the body of an order or final ack; return where its sequence and number are, if they are there.
 local function show_acknowledgement(tree, chain)
   local tvb, at, stop = chain.tvb, chain.body.at, chain.body.at + chain.body.seen
   local sequence, message = declared.headers.AcknowledgedSequence, declared.headers.AcknowledgedMessage
@@ -1805,7 +1817,7 @@ local function show_acknowledgement(tree, chain)
       show(sub, "acknowledged_message_id", id, tvb(place, message.size))
     end
   end
-  return stop - at >= 12 and tvb(at, 12):raw() or nil
+  return stop - at >= 12 and at or nil
 end
 
 -- Show an internal packet; return its kind.
@@ -1866,11 +1878,14 @@ local function show_packet(tree, tvb, at, stop, flags)
   if chain.session_at then
     found.header = read_session_header(tvb, chain.session_at)
   end
-  local line = {KIND_LABELS[found.kind]}
+  local line, sequence_at = {KIND_LABELS[found.kind]}, nil
   if found.kind ~= "user_message" then
-    found.key, found.is_ack = show_acknowledgement(tree, chain), true
+    sequence_at = show_acknowledgement(tree, chain)
   elseif chain.transaction_at then
-    found.key = tvb(chain.transaction_at + 4, 12):raw()
+    sequence_at = chain.transaction_at + 4
+  end
+  if sequence_at then
+    found.sequence, found.number = tvb(sequence_at, 8):raw(), tvb(sequence_at + 8, 4):le_uint()
   end
   if chain.properties_at then
     local class = chain:field("MessagePropertiesHeader", chain.properties_at, "MessageClass")
@@ -1902,7 +1917,7 @@ local function dissect_packet(tvb, at, stop, flags, pinfo, tree, ends)
     packet.frame, packet.order = pinfo.number, order
     packets[key] = packet
     follow(ends[1], ends[2], packet)
-    link_message(packet, packet.key, packet.is_ack)
+    follow_sequence(packet)
   end
   show_packet_links(sub, packet)
   return line
@@ -2537,7 +2552,7 @@ end
 local function show_half(half, pdu, pinfo, tree)
   half.call.server = tostring(half.direction == "request" and pinfo.dst or pinfo.src)
   local call, method = half.call, half.interface.methods[half.call.opnum]
-  half.line = (method and method.name or "opnum " .. (call.opnum or "not seen")) .. " " .. half.direction
+  half.line = (method and method.name or "opnum " .. (call.opnum and digits(call.opnum) or "not seen")) .. " " .. half.direction
   local sub = tree:add(msmq, pdu.tvb(pdu.at, pdu.size))
   if half.interface.name == "qm2qm" or half.interface.name == "RemoteRead" then
     show(sub, "protocol", half.interface.name)

@@ -106,7 +106,8 @@ def test_acknowledgements_are_linked_to_messages(recording):
             message = by_frame[int(frame)]
             assert str(ack.frame) in message.values["msmq.acknowledgement_packet"]
             assert message.one("transaction_sequence_id") == ack.one("transaction_sequence_id")
-            assert message.one("transaction_number") == ack.one("transaction_number")
+            numbers = int(message.one("transaction_number")), int(ack.one("transaction_number"))
+            assert numbers[0] == numbers[1] or (ack.one("kind") == "order_ack" and numbers[0] < numbers[1])
             linked += 1
     assert linked >= len(acks) > 10
 

@@ -40,6 +40,8 @@ DIFFERENT = {
     ("session_packets", None, "sent_at"): "when the packet was captured; the field is when the message was sent",
     ("order_acks", None, "sent_at"): "likewise",
 }
+# Values of the table for messages without a SecurityHeader, of which nothing is shown.
+WITHOUT_SECURITY = {"authenticated": False, "encrypted": False, "signed": False, "sender_certificate_bytes": 0}
 # Calls of which nothing is shown, by recording: the bind was captured before the recorder started.
 UNBOUND = {"06-mid-stream.pcap": 13}
 
@@ -88,7 +90,8 @@ def shown_value(tree, column):
     """What a tree shows of a column; None if nothing."""
     texts = tree.values.get(f"msmq.{column.name}")
     if not texts:
-        return None
+        is_message = "msmq.message_id" in tree.values
+        return WITHOUT_SECURITY.get(column.name) if is_message else None
     if pa.types.is_list(column.type):
         return [typed(text, column.type.value_type) for text in texts]
     assert len(set(texts)) == 1, (column.name, texts)

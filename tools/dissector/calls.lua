@@ -241,7 +241,7 @@ end
 local function show_half(half, pdu, pinfo, tree)
   half.call.server = tostring(half.direction == "request" and pinfo.dst or pinfo.src)
   local call, method = half.call, half.interface.methods[half.call.opnum]
-  half.line = (method and method.name or "opnum " .. (call.opnum or "not seen")) .. " " .. half.direction
+  half.line = (method and method.name or "opnum " .. (call.opnum and digits(call.opnum) or "not seen")) .. " " .. half.direction
   local sub = tree:add(msmq, pdu.tvb(pdu.at, pdu.size))
   if half.interface.name == "qm2qm" or half.interface.name == "RemoteRead" then
     show(sub, "protocol", half.interface.name)

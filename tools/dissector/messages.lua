@@ -166,12 +166,6 @@ local function show_message_columns(tree, chain)
   show(tree, "is_srmp", chain.over_rpc and has(chain.flags, constants.USER_FLAG_AH))
   show_lifetimes(tree, chain)
   show(tree, "sender_address", overlay_address(chain))
-  if not has(chain.flags, constants.USER_FLAG_SH) then
-    for _, name in ipairs({"authenticated", "encrypted", "signed"}) do
-      show(tree, name, false)
-    end
-    show(tree, "sender_certificate_bytes", 0)
-  end
   if chain.properties_at then
     show_properties(tree, chain)
   end
