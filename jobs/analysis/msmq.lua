@@ -557,6 +557,17 @@ local function utf16(tvb, at, size, big)
   return text:match("^[^\0]*")
 end
 
+-- A text from the wire for a line: characters that control a terminal, or the direction of writing, as hex of their octets.
+local function printable(text)
+  local function hex(octets)
+    return (octets:gsub(".", function(octet)
+      return string.format("\\x%02x", octet:byte())
+    end))
+  end
+  text = text:gsub("[%c\127]", hex):gsub("\194[\128-\159]", hex):gsub("\239\191[\190\191]", hex)
+  return (text:gsub("\226\128[\142\143\168-\174]", hex):gsub("\226\129[\166-\169]", hex))
+end
+
 -- A GUID as text, at a place; little-endian unless big. nil where it is zero, unless zero is set.
 local function guid(tvb, at, big, zero)
   local raw = tvb(at, 16):raw()
@@ -688,11 +699,39 @@ local function sid_text(raw)
   return table.concat(parts, "-")
 end
 
+-- An IPv6 address in its shortest form: "::" stands for the longest run of two or more zeros.
+local function ipv6_text(raw)
+  local words, best, length = {}, nil, 1
+  for place = 1, 8 do
+    words[place] = raw:byte(2 * place - 1) * 256 + raw:byte(2 * place)
+  end
+  for place = 1, 8 do
+    local last = place
+    while words[last] == 0 do
+      last = last + 1
+    end
+    if last - place > length then
+      best, length = place, last - place
+    end
+  end
+  local text = {}
+  for place, word in ipairs(words) do
+    if not best or place < best or place >= best + length then
+      table.insert(text, string.format("%x", word))
+    elseif place == best then
+      table.insert(text, "")
+    end
+  end
+  local joined = table.concat(text, ":")
+  return (best == 1 and ":" or "") .. joined .. (best and best + length == 9 and ":" or "")
+end
+
+-- An address of [MS-MQRR] 2.2.5.5 as text; nil for other types.
 local function ip_text(kind, raw)
   if kind == constants.ADDRESS_TYPE_IPV4 then
     return string.format("%d.%d.%d.%d", raw:byte(1, 4))
   end
-  return nil
+  return kind == constants.ADDRESS_TYPE_IPV6 and ipv6_text(raw) or nil
 end
 
 -- The chain of headers of a message packet, [MS-MQMQ] 2.2.20, [MS-MQRR] 2.2.5: where each header and each item is.
@@ -843,12 +882,16 @@ function Chain:properties_header()
   end
   local label, extension = 2 * self:field(header, at, "LabelLength"), self:field(header, at, "ExtensionSize")
   self.properties_at = at
+  local over_http = self.over_rpc and has(self.flags, constants.USER_FLAG_AH)
+  self.body = over_http and {} or {size = size}  -- over HTTP it is in the compound message
   local place = reader:advance(label, "MessagePropertiesHeader.Label")
   self.label = {at = place, size = label, text = utf16(self.tvb, place, label)}
   self.extension = {at = reader:advance(extension, "MessagePropertiesHeader.ExtensionData"), size = extension}
   self.whole.properties = true
   local left = math.max(reader:left(), 0)
-  self.body = {at = reader.at, size = size, seen = math.min(size, left)}
+  if not over_http then
+    self.body = {at = reader.at, size = size, seen = math.min(size, left)}
+  end
   local cut = self.sections and not self.sections.srmp
   if not cut then
     reader:advance(span, "MessagePropertiesHeader.MessageBody")
@@ -913,7 +956,7 @@ function Chain:srmp_headers(base)
     self:note("CompoundMessageHeader.MsgBodySize", at + 8)
   end
   local seen = math.max(0, math.min(math.min(left, http) - offset, body))
-  self.body = {at = math.min(reader.at + offset, math.max(reader.stop, reader.at)), size = body, seen = seen, srmp = true}
+  self.body = {at = math.min(reader.at + offset, math.max(reader.stop, reader.at)), size = body, seen = seen}
   if http > left + missing then
     reader:fail("truncated", "CompoundMessageHeader.Data")
   end
@@ -1133,11 +1176,12 @@ end
 function Chain:extended_address_header()
   local part, at = self:begin("ExtendedAddressHeader")
   local size = declared.headers.ExtendedAddressHeader.size
-  local text = ip_text(self:field("ExtendedAddressHeader", at, "AddressType"), self.tvb(at + 12, 16):raw())
+  local kind = self:field("ExtendedAddressHeader", at, "AddressType")
+  local text = ip_text(kind, self.tvb(at + 12, 16):raw())
   if text then
     self:item("sender_address", at + 12, 16, text)
-    self.has_address = true
   end
+  self.has_address = kind ~= 0
   if self:field("ExtendedAddressHeader", at, "HeaderSize") ~= size then
     self:note("ExtendedAddressHeader.HeaderSize", at)
   end
@@ -1268,6 +1312,23 @@ msmq.prefs.tcp_ports = Pref.range("TCP ports", digits(constants.BINARY_PROTOCOL_
 msmq.prefs.udp_ports = Pref.range("UDP ports", digits(constants.PING_PORT), "Ports of its pings", 65535)
 msmq.prefs.rpc = Pref.bool("Show RPC calls", true, "Show calls of the interfaces of Message Queuing, and the messages in them")
 
+local tcp_stream = Field.new("tcp.stream")
+local lost_segment = Field.new("tcp.analysis.lost_segment")
+local addresses = {
+  src = {Field.new("ip.src"), Field.new("ipv6.src")}, dst = {Field.new("ip.dst"), Field.new("ipv6.dst")},
+}
+
+-- The octets of the innermost source ("src") or destination ("dst"): names of hosts may change while a file is read.
+local function address(which)
+  for _, field in ipairs(addresses[which]) do
+    local found = {field()}
+    if #found > 0 then
+      return found[#found].range:raw()
+    end
+  end
+  return ""
+end
+
 -- Add a value of a column; without octets it is computed from others.
 local function show(tree, name, value, range)
   if value == nil then
@@ -1318,8 +1379,7 @@ end
 
 -- Whether RemoteRead writes an address over the identifier of the queue manager, [MS-MQRR] 2.2.5.1.
 local function is_overlaid(chain)
-  local queue = chain.queues.DestinationQueue
-  return chain.remote_read and queue and queue.kind == constants.DIRECT_NAME_TYPE
+  return chain.remote_read and bits(chain.flags, declared.queue_names[1].shift, 3) == constants.DIRECT_NAME_TYPE
 end
 
 -- The queue manager whose private queue a name means, [MS-MQQB] 3.1.7.15; nil if that is not known.
@@ -1428,11 +1488,14 @@ local function show_properties(tree, chain)
     local text = guid(tvb, at + 4, false, true) .. "\\" .. digits(tvb(at + 20, 4):le_uint())
     show(tree, "correlation_id", text, correlation)
   end
+  if chain.label and chain.label.size > 0 then
+    show(tree, "label", chain.label.text, tvb(chain.label.at, chain.label.size))
+  end
+  local body = chain.body
+  show(tree, "body_bytes", body.size)
+  show(tree, "body_complete", body.size and body.seen == body.size)
   if not chain.whole.properties then
     return
-  end
-  if chain.label.size > 0 then
-    show(tree, "label", chain.label.text, tvb(chain.label.at, chain.label.size))
   end
   local extension = chain.extension
   if extension.size > 0 then
@@ -1440,11 +1503,8 @@ local function show_properties(tree, chain)
   end
   local is_comqc = extension.size > 0 and tvb(extension.at, extension.size):raw() == constants.COMQC_EXTENSION
   show(tree, "is_comqc", is_comqc)
-  local body = chain.body
-  show(tree, "body_bytes", body.size)
   show(tree, "body_bytes_seen", body.seen)
-  show(tree, "body_complete", body.seen == body.size)
-  if body.seen > 0 then
+  if (body.seen or 0) > 0 then
     tree:add(fields["msmq.body"], tvb(body.at, body.seen))
   end
   if class == constants.MQMSG_CLASS_REPORT then
@@ -1517,9 +1577,6 @@ local function show_message(tree, tvb, start, stop, protocol, sections)
 end
 
 -- The binary protocol, [MS-MQQB]: packets in the stream of TCP 1801, their numbers, and what acknowledges them.
-local tcp_stream = Field.new("tcp.stream")
-local lost_segment = Field.new("tcp.analysis.lost_segment")
-
 local sides     -- by stream and sender: what was counted
 local packets   -- by frame and place: what the first pass found out of a packet
 local sequences -- by TxSequenceID: the packets with its messages
@@ -1530,8 +1587,9 @@ local function forget_sessions()
   sides, packets, sequences, order, holes = {}, {}, {}, 0, {}
 end
 
-local function side_of(stream, address, port)
-  local name = stream .. " " .. tostring(address) .. " " .. port
+-- What one end of a stream sent: that of the source ("src") or the destination ("dst") of this frame.
+local function side_of(stream, which, port)
+  local name = stream.value .. " " .. port .. " " .. address(which)
   sides[name] = sides[name] or {
     session = {unnumbered = {}, by_number = {}}, recoverable = {unnumbered = {}, by_number = {}}, headers = {},
   }
@@ -1721,7 +1779,7 @@ end
 local function note_hole(stream, pinfo)
   if stream and lost_segment() and not holes[pinfo.number] then
     holes[pinfo.number] = true
-    lose_step(side_of(stream.value, pinfo.src, pinfo.src_port))
+    lose_step(side_of(stream, "src", pinfo.src_port))
   end
 end
 
@@ -1737,7 +1795,7 @@ local ACK_LABEL = "QM Ordering Ack"
 
 -- Order and final acks are messages for the order queue whose label says so, [MS-MQQB] 2.2.4, 2.2.5.
 local function kind_of_message(chain)
-  if not chain.whole.properties or not chain.label or chain.label.text ~= ACK_LABEL
+  if not chain.label or chain.label.text ~= ACK_LABEL
     or chain.label.size ~= 2 * (#ACK_LABEL + 1) then
     return "user_message"
   end
@@ -1880,7 +1938,7 @@ local function show_packet(tree, tvb, at, stop, flags)
   end
   local line, sequence_at = {KIND_LABELS[found.kind]}, nil
   if found.kind ~= "user_message" then
-    sequence_at = show_acknowledgement(tree, chain)
+    sequence_at = chain.whole.properties and show_acknowledgement(tree, chain)
   elseif chain.transaction_at then
     sequence_at = chain.transaction_at + 4
   end
@@ -1895,10 +1953,10 @@ local function show_packet(tree, tvb, at, stop, flags)
   end
   local queue = chain.whole.user and user_queue(chain, "DestinationQueue")
   if queue then
-    table.insert(line, "to " .. queue)
+    table.insert(line, "to " .. printable(queue))
   end
   if found.kind == "user_message" and chain.whole.properties and chain.label.text and chain.label.text ~= "" then
-    table.insert(line, "\"" .. chain.label.text .. "\"")
+    table.insert(line, "\"" .. printable(chain.label.text) .. "\"")
   end
   return found, table.concat(line, " ")
 end
@@ -1951,9 +2009,7 @@ function msmq.dissector(tvb, pinfo, tree)
     return dissect_ping(tvb, pinfo, tree)
   end
   local stream = tcp_stream()
-  local ends = stream and {
-    side_of(stream.value, pinfo.src, pinfo.src_port), side_of(stream.value, pinfo.dst, pinfo.dst_port),
-  }
+  local ends = stream and {side_of(stream, "src", pinfo.src_port), side_of(stream, "dst", pinfo.dst_port)}
   note_hole(stream, pinfo)
   local at, lines, size_of_all = 0, {}, tvb:len()
   local function wait(size)
@@ -2099,6 +2155,9 @@ function Stub:text(field)
     reader:fail("malformed", field .. ".actual_count")
   end
   local at = reader:advance(2 * count, field)
+  if find_nul(reader.tvb(at, 2 * count):raw(), 1) ~= 2 * count - 1 then
+    reader:fail("malformed", field, at)
+  end
   return utf16(reader.tvb, at, 2 * count, reader.big)
 end
 
@@ -2119,6 +2178,7 @@ function Stub:queue_format(param)
   if reader:number(1, param.name) ~= format.tag then
     reader:fail("malformed", param.name .. ".tag")
   end
+  show(self.tree, "queue_format_type", format.tag, reader.tvb(from, 1))
   if reader.ndr64 then
     reader:align(8)
   end
@@ -2139,7 +2199,6 @@ function Stub:queue_format(param)
   end
   local range = reader.tvb(from, reader.at - from)
   local name = format_name(format)
-  show(self.tree, "queue_format_type", format.tag, range)
   show(self.tree, "queue_format_name", name, range)
   if param.is_queue and name then
     self.queue = normal_queue_name(name)
@@ -2279,6 +2338,16 @@ function Stub:parameters(params)
   end
 end
 
+-- Whether the sections that came are those of a packet: one, or the first of two, or both of a kind.
+local function are_of_a_packet(heads)
+  local first, second = heads[1].kind, heads[2] and heads[2].kind
+  if #heads == 1 and first == constants.SECTION_FULL_PACKET then
+    return true
+  end
+  local is_split = first == constants.SECTION_BINARY_FIRST or first == constants.SECTION_SRMP_FIRST
+  return is_split and #heads <= 2 and (second == nil or second == first + 1)
+end
+
 -- The octets of the message packet as a Tvb with its bounds, and its sections as Chain needs them; nil without one.
 function Stub:packet()
   local total, parts = 0, {}
@@ -2286,7 +2355,10 @@ function Stub:packet()
     total = total + section.size
     table.insert(parts, section.size > 0 and self.reader.tvb(section.at, section.size):raw() or "")
   end
-  if total == 0 then
+  if self.heads and self.heads[1] and not are_of_a_packet(self.heads) then
+    show_error(self.tree, {code = "malformed", field = "SectionBufferType", soft = true})
+    return nil
+  elseif total == 0 then
     return nil
   end
   local sections
@@ -2527,7 +2599,7 @@ local function show_stub(tree, half, tvb, start, stop)
   end
   local queue = queue_of(half.call, stub)
   if queue then
-    half.line = half.line .. " " .. queue
+    half.line = half.line .. " " .. printable(queue)
     if not stub.queue then
       show(tree, "queue", queue)
     end
@@ -2543,14 +2615,14 @@ local function show_stub(tree, half, tvb, start, stop)
       or constants.PROTOCOL_REMOTE_READ, sections)
     local label = chain.label and chain.label.text
     if label and label ~= "" then
-      half.line = half.line .. " \"" .. label .. "\""
+      half.line = half.line .. " \"" .. printable(label) .. "\""
     end
   end
 end
 
 -- Show the half of a call that ends with a PDU.
 local function show_half(half, pdu, pinfo, tree)
-  half.call.server = tostring(half.direction == "request" and pinfo.dst or pinfo.src)
+  half.call.server = address(half.direction == "request" and "dst" or "src")
   local call, method = half.call, half.interface.methods[half.call.opnum]
   half.line = (method and method.name or "opnum " .. (call.opnum and digits(call.opnum) or "not seen")) .. " " .. half.direction
   local sub = tree:add(msmq, pdu.tvb(pdu.at, pdu.size))

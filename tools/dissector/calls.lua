@@ -216,7 +216,7 @@ local function show_stub(tree, half, tvb, start, stop)
   end
   local queue = queue_of(half.call, stub)
   if queue then
-    half.line = half.line .. " " .. queue
+    half.line = half.line .. " " .. printable(queue)
     if not stub.queue then
       show(tree, "queue", queue)
     end
@@ -232,14 +232,14 @@ local function show_stub(tree, half, tvb, start, stop)
       or constants.PROTOCOL_REMOTE_READ, sections)
     local label = chain.label and chain.label.text
     if label and label ~= "" then
-      half.line = half.line .. " \"" .. label .. "\""
+      half.line = half.line .. " \"" .. printable(label) .. "\""
     end
   end
 end
 
 -- Show the half of a call that ends with a PDU.
 local function show_half(half, pdu, pinfo, tree)
-  half.call.server = tostring(half.direction == "request" and pinfo.dst or pinfo.src)
+  half.call.server = address(half.direction == "request" and "dst" or "src")
   local call, method = half.call, half.interface.methods[half.call.opnum]
   half.line = (method and method.name or "opnum " .. (call.opnum and digits(call.opnum) or "not seen")) .. " " .. half.direction
   local sub = tree:add(msmq, pdu.tvb(pdu.at, pdu.size))

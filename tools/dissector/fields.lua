@@ -70,6 +70,23 @@ msmq.prefs.tcp_ports = Pref.range("TCP ports", digits(constants.BINARY_PROTOCOL_
 msmq.prefs.udp_ports = Pref.range("UDP ports", digits(constants.PING_PORT), "Ports of its pings", 65535)
 msmq.prefs.rpc = Pref.bool("Show RPC calls", true, "Show calls of the interfaces of Message Queuing, and the messages in them")
 
+local tcp_stream = Field.new("tcp.stream")
+local lost_segment = Field.new("tcp.analysis.lost_segment")
+local addresses = {
+  src = {Field.new("ip.src"), Field.new("ipv6.src")}, dst = {Field.new("ip.dst"), Field.new("ipv6.dst")},
+}
+
+-- The octets of the innermost source ("src") or destination ("dst"): names of hosts may change while a file is read.
+local function address(which)
+  for _, field in ipairs(addresses[which]) do
+    local found = {field()}
+    if #found > 0 then
+      return found[#found].range:raw()
+    end
+  end
+  return ""
+end
+
 -- Add a value of a column; without octets it is computed from others.
 local function show(tree, name, value, range)
   if value == nil then

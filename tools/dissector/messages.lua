@@ -2,8 +2,7 @@
 
 -- Whether RemoteRead writes an address over the identifier of the queue manager, [MS-MQRR] 2.2.5.1.
 local function is_overlaid(chain)
-  local queue = chain.queues.DestinationQueue
-  return chain.remote_read and queue and queue.kind == constants.DIRECT_NAME_TYPE
+  return chain.remote_read and bits(chain.flags, declared.queue_names[1].shift, 3) == constants.DIRECT_NAME_TYPE
 end
 
 -- The queue manager whose private queue a name means, [MS-MQQB] 3.1.7.15; nil if that is not known.
@@ -112,11 +111,14 @@ local function show_properties(tree, chain)
     local text = guid(tvb, at + 4, false, true) .. "\\" .. digits(tvb(at + 20, 4):le_uint())
     show(tree, "correlation_id", text, correlation)
   end
+  if chain.label and chain.label.size > 0 then
+    show(tree, "label", chain.label.text, tvb(chain.label.at, chain.label.size))
+  end
+  local body = chain.body
+  show(tree, "body_bytes", body.size)
+  show(tree, "body_complete", body.size and body.seen == body.size)
   if not chain.whole.properties then
     return
-  end
-  if chain.label.size > 0 then
-    show(tree, "label", chain.label.text, tvb(chain.label.at, chain.label.size))
   end
   local extension = chain.extension
   if extension.size > 0 then
@@ -124,11 +126,8 @@ local function show_properties(tree, chain)
   end
   local is_comqc = extension.size > 0 and tvb(extension.at, extension.size):raw() == constants.COMQC_EXTENSION
   show(tree, "is_comqc", is_comqc)
-  local body = chain.body
-  show(tree, "body_bytes", body.size)
   show(tree, "body_bytes_seen", body.seen)
-  show(tree, "body_complete", body.seen == body.size)
-  if body.seen > 0 then
+  if (body.seen or 0) > 0 then
     tree:add(fields["msmq.body"], tvb(body.at, body.seen))
   end
   if class == constants.MQMSG_CLASS_REPORT then

@@ -114,9 +114,37 @@ local function sid_text(raw)
   return table.concat(parts, "-")
 end
 
+-- An IPv6 address in its shortest form: "::" stands for the longest run of two or more zeros.
+local function ipv6_text(raw)
+  local words, best, length = {}, nil, 1
+  for place = 1, 8 do
+    words[place] = raw:byte(2 * place - 1) * 256 + raw:byte(2 * place)
+  end
+  for place = 1, 8 do
+    local last = place
+    while words[last] == 0 do
+      last = last + 1
+    end
+    if last - place > length then
+      best, length = place, last - place
+    end
+  end
+  local text = {}
+  for place, word in ipairs(words) do
+    if not best or place < best or place >= best + length then
+      table.insert(text, string.format("%x", word))
+    elseif place == best then
+      table.insert(text, "")
+    end
+  end
+  local joined = table.concat(text, ":")
+  return (best == 1 and ":" or "") .. joined .. (best and best + length == 9 and ":" or "")
+end
+
+-- An address of [MS-MQRR] 2.2.5.5 as text; nil for other types.
 local function ip_text(kind, raw)
   if kind == constants.ADDRESS_TYPE_IPV4 then
     return string.format("%d.%d.%d.%d", raw:byte(1, 4))
   end
-  return nil
+  return kind == constants.ADDRESS_TYPE_IPV6 and ipv6_text(raw) or nil
 end

@@ -146,12 +146,16 @@ function Chain:properties_header()
   end
   local label, extension = 2 * self:field(header, at, "LabelLength"), self:field(header, at, "ExtensionSize")
   self.properties_at = at
+  local over_http = self.over_rpc and has(self.flags, constants.USER_FLAG_AH)
+  self.body = over_http and {} or {size = size}  -- over HTTP it is in the compound message
   local place = reader:advance(label, "MessagePropertiesHeader.Label")
   self.label = {at = place, size = label, text = utf16(self.tvb, place, label)}
   self.extension = {at = reader:advance(extension, "MessagePropertiesHeader.ExtensionData"), size = extension}
   self.whole.properties = true
   local left = math.max(reader:left(), 0)
-  self.body = {at = reader.at, size = size, seen = math.min(size, left)}
+  if not over_http then
+    self.body = {at = reader.at, size = size, seen = math.min(size, left)}
+  end
   local cut = self.sections and not self.sections.srmp
   if not cut then
     reader:advance(span, "MessagePropertiesHeader.MessageBody")
@@ -216,7 +220,7 @@ function Chain:srmp_headers(base)
     self:note("CompoundMessageHeader.MsgBodySize", at + 8)
   end
   local seen = math.max(0, math.min(math.min(left, http) - offset, body))
-  self.body = {at = math.min(reader.at + offset, math.max(reader.stop, reader.at)), size = body, seen = seen, srmp = true}
+  self.body = {at = math.min(reader.at + offset, math.max(reader.stop, reader.at)), size = body, seen = seen}
   if http > left + missing then
     reader:fail("truncated", "CompoundMessageHeader.Data")
   end
@@ -436,11 +440,12 @@ end
 function Chain:extended_address_header()
   local part, at = self:begin("ExtendedAddressHeader")
   local size = declared.headers.ExtendedAddressHeader.size
-  local text = ip_text(self:field("ExtendedAddressHeader", at, "AddressType"), self.tvb(at + 12, 16):raw())
+  local kind = self:field("ExtendedAddressHeader", at, "AddressType")
+  local text = ip_text(kind, self.tvb(at + 12, 16):raw())
   if text then
     self:item("sender_address", at + 12, 16, text)
-    self.has_address = true
   end
+  self.has_address = kind ~= 0
   if self:field("ExtendedAddressHeader", at, "HeaderSize") ~= size then
     self:note("ExtendedAddressHeader.HeaderSize", at)
   end

@@ -109,6 +109,17 @@ local function utf16(tvb, at, size, big)
   return text:match("^[^\0]*")
 end
 
+-- A text from the wire for a line: characters that control a terminal, or the direction of writing, as hex of their octets.
+local function printable(text)
+  local function hex(octets)
+    return (octets:gsub(".", function(octet)
+      return string.format("\\x%02x", octet:byte())
+    end))
+  end
+  text = text:gsub("[%c\127]", hex):gsub("\194[\128-\159]", hex):gsub("\239\191[\190\191]", hex)
+  return (text:gsub("\226\128[\142\143\168-\174]", hex):gsub("\226\129[\166-\169]", hex))
+end
+
 -- A GUID as text, at a place; little-endian unless big. nil where it is zero, unless zero is set.
 local function guid(tvb, at, big, zero)
   local raw = tvb(at, 16):raw()

@@ -1,7 +1,4 @@
 -- The binary protocol, [MS-MQQB]: packets in the stream of TCP 1801, their numbers, and what acknowledges them.
-local tcp_stream = Field.new("tcp.stream")
-local lost_segment = Field.new("tcp.analysis.lost_segment")
-
 local sides     -- by stream and sender: what was counted
 local packets   -- by frame and place: what the first pass found out of a packet
 local sequences -- by TxSequenceID: the packets with its messages
@@ -12,8 +9,9 @@ local function forget_sessions()
   sides, packets, sequences, order, holes = {}, {}, {}, 0, {}
 end
 
-local function side_of(stream, address, port)
-  local name = stream .. " " .. tostring(address) .. " " .. port
+-- What one end of a stream sent: that of the source ("src") or the destination ("dst") of this frame.
+local function side_of(stream, which, port)
+  local name = stream.value .. " " .. port .. " " .. address(which)
   sides[name] = sides[name] or {
     session = {unnumbered = {}, by_number = {}}, recoverable = {unnumbered = {}, by_number = {}}, headers = {},
   }
@@ -203,7 +201,7 @@ end
 local function note_hole(stream, pinfo)
   if stream and lost_segment() and not holes[pinfo.number] then
     holes[pinfo.number] = true
-    lose_step(side_of(stream.value, pinfo.src, pinfo.src_port))
+    lose_step(side_of(stream, "src", pinfo.src_port))
   end
 end
 
@@ -219,7 +217,7 @@ local ACK_LABEL = "QM Ordering Ack"
 
 -- Order and final acks are messages for the order queue whose label says so, [MS-MQQB] 2.2.4, 2.2.5.
 local function kind_of_message(chain)
-  if not chain.whole.properties or not chain.label or chain.label.text ~= ACK_LABEL
+  if not chain.label or chain.label.text ~= ACK_LABEL
     or chain.label.size ~= 2 * (#ACK_LABEL + 1) then
     return "user_message"
   end
@@ -362,7 +360,7 @@ local function show_packet(tree, tvb, at, stop, flags)
   end
   local line, sequence_at = {KIND_LABELS[found.kind]}, nil
   if found.kind ~= "user_message" then
-    sequence_at = show_acknowledgement(tree, chain)
+    sequence_at = chain.whole.properties and show_acknowledgement(tree, chain)
   elseif chain.transaction_at then
     sequence_at = chain.transaction_at + 4
   end
@@ -377,10 +375,10 @@ local function show_packet(tree, tvb, at, stop, flags)
   end
   local queue = chain.whole.user and user_queue(chain, "DestinationQueue")
   if queue then
-    table.insert(line, "to " .. queue)
+    table.insert(line, "to " .. printable(queue))
   end
   if found.kind == "user_message" and chain.whole.properties and chain.label.text and chain.label.text ~= "" then
-    table.insert(line, "\"" .. chain.label.text .. "\"")
+    table.insert(line, "\"" .. printable(chain.label.text) .. "\"")
   end
   return found, table.concat(line, " ")
 end
@@ -433,9 +431,7 @@ function msmq.dissector(tvb, pinfo, tree)
     return dissect_ping(tvb, pinfo, tree)
   end
   local stream = tcp_stream()
-  local ends = stream and {
-    side_of(stream.value, pinfo.src, pinfo.src_port), side_of(stream.value, pinfo.dst, pinfo.dst_port),
-  }
+  local ends = stream and {side_of(stream, "src", pinfo.src_port), side_of(stream, "dst", pinfo.dst_port)}
   note_hole(stream, pinfo)
   local at, lines, size_of_all = 0, {}, tvb:len()
   local function wait(size)

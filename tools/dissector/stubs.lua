@@ -73,6 +73,9 @@ function Stub:text(field)
     reader:fail("malformed", field .. ".actual_count")
   end
   local at = reader:advance(2 * count, field)
+  if find_nul(reader.tvb(at, 2 * count):raw(), 1) ~= 2 * count - 1 then
+    reader:fail("malformed", field, at)
+  end
   return utf16(reader.tvb, at, 2 * count, reader.big)
 end
 
@@ -93,6 +96,7 @@ function Stub:queue_format(param)
   if reader:number(1, param.name) ~= format.tag then
     reader:fail("malformed", param.name .. ".tag")
   end
+  show(self.tree, "queue_format_type", format.tag, reader.tvb(from, 1))
   if reader.ndr64 then
     reader:align(8)
   end
@@ -113,7 +117,6 @@ function Stub:queue_format(param)
   end
   local range = reader.tvb(from, reader.at - from)
   local name = format_name(format)
-  show(self.tree, "queue_format_type", format.tag, range)
   show(self.tree, "queue_format_name", name, range)
   if param.is_queue and name then
     self.queue = normal_queue_name(name)
@@ -253,6 +256,16 @@ function Stub:parameters(params)
   end
 end
 
+-- Whether the sections that came are those of a packet: one, or the first of two, or both of a kind.
+local function are_of_a_packet(heads)
+  local first, second = heads[1].kind, heads[2] and heads[2].kind
+  if #heads == 1 and first == constants.SECTION_FULL_PACKET then
+    return true
+  end
+  local is_split = first == constants.SECTION_BINARY_FIRST or first == constants.SECTION_SRMP_FIRST
+  return is_split and #heads <= 2 and (second == nil or second == first + 1)
+end
+
 -- The octets of the message packet as a Tvb with its bounds, and its sections as Chain needs them; nil without one.
 function Stub:packet()
   local total, parts = 0, {}
@@ -260,7 +273,10 @@ function Stub:packet()
     total = total + section.size
     table.insert(parts, section.size > 0 and self.reader.tvb(section.at, section.size):raw() or "")
   end
-  if total == 0 then
+  if self.heads and self.heads[1] and not are_of_a_packet(self.heads) then
+    show_error(self.tree, {code = "malformed", field = "SectionBufferType", soft = true})
+    return nil
+  elseif total == 0 then
     return nil
   end
   local sections
