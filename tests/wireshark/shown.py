@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 
 DISSECTOR = Path(__file__).parents[2] / "jobs" / "analysis" / "msmq.lua"
 LUA_ERROR = "Lua Error"
+_NOT_XML = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF], "?")
 SECONDS = 120
 IN_ORDER = ("-o", "tcp.reassemble_out_of_order:TRUE")
 
@@ -44,9 +45,8 @@ def run_tshark(path: Path, *arguments: str) -> str:
 def trees(path: Path, preferences: Sequence[str] = IN_ORDER) -> list[Tree]:
     """Return the trees of a capture, in order; TCP segments are put in order unless ``preferences`` are others."""
     found = []
-    for packet in ET.fromstring(
-        run_tshark(path, *preferences, "-Y", "msmq", "-T", "pdml", "-J", "msmq ip ipv6 tcp udp")
-    ):
+    output = run_tshark(path, *preferences, "-Y", "msmq", "-T", "pdml", "-J", "msmq ip ipv6 tcp udp")
+    for packet in ET.fromstring(output.translate(_NOT_XML)):
         frame = int(packet.find("proto[@name='geninfo']/field[@name='num']").get("show"))
         names = {each.get("name"): each.get("show") for each in packet.iter("field")}
         carrier = "tcp" if "tcp.srcport" in names else "udp"
