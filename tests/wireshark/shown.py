@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ class Tree:
     ends: tuple[str, int, str, int]  # sender's address and port, receiver's address and port
     values: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     texts: list[str] = field(default_factory=list)  # its lines
+    headers: Counter[str] = field(default_factory=Counter)  # octets of each header, by name
 
     def one(self, name: str) -> str | None:
         """The value of a field that is there at most once."""
@@ -57,6 +58,8 @@ def trees(path: Path, preferences: Sequence[str] = IN_ORDER) -> list[Tree]:
         )  # fmt: skip
         for proto in packet.findall("proto[@name='msmq']"):
             tree = Tree(frame, ends)
+            for part in proto.iter("proto"):
+                tree.headers[part.get("showname").partition(".")[0]] += int(part.get("size"))
             for each in proto.iter("field"):
                 tree.values[each.get("name")].append(each.get("show"))
                 tree.texts.append(each.get("showname") or "")

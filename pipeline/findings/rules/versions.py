@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "aeea35552a972b74"
-SESSION_RULES: Final = "d6f4315f3552e98a"
+CALL_RULES: Final = "bfc8d8f243d8fe63"
+SESSION_RULES: Final = "fac5bd80f6d0a60f"
 CLONE_RULES: Final = "91054ec33ba983d7"
 SEQUENCE_RULES: Final = "26fbe30a2bbc660c"
