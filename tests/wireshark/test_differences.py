@@ -15,25 +15,22 @@ from wireshark.shown import IN_ORDER, trees
 pytestmark = pytest.mark.tool("tshark")
 
 LOST = Damage(cuts=(300,), lost=(20, 41, 60))
+MOVED = Damage(cuts=(100,), moves=((5, 3), (20, -4), (30, 2)))
 # Recording, damage, whether tshark puts segments in order (tcp.reassemble_out_of_order), and how many packets only the
 # tables have. With this preference tshark waits at a hole for the segment that is missing, and shows nothing behind it.
 CASES = {
-    "whole": ("03-transactions", Damage(), True, 0),
-    "small segments": ("03-transactions", Damage(cuts=(100,)), True, 0),
-    "out of order": ("03-transactions", Damage(cuts=(100,), moves=((5, 3), (20, -4), (30, 2))), True, 0),
-    "out of order, not put in order": (
-        "03-transactions",
-        Damage(cuts=(100,), moves=((5, 3), (20, -4), (30, 2))),
-        False,
-        2,
-    ),
-    "sent again": ("02-session-acks", Damage(cuts=(200,), copies=((5, 3, 50), (20, 4, 0))), True, 0),
-    "begins later": ("02-session-acks", Damage(cuts=(300,), begin=0.3), True, 0),
-    "ends earlier": ("03-transactions", Damage(cuts=(300,), end=0.5), True, 0),
     "hole": ("02-session-acks", LOST, False, 0),
     "hole, put in order": ("02-session-acks", LOST, True, 46),
+    "begins later": ("02-session-acks", Damage(cuts=(300,), begin=0.3), True, 0),
+    "whole": ("03-transactions", Damage(), True, 0),
+    "small segments": ("03-transactions", Damage(cuts=(100,)), True, 0),
+    "out of order": ("03-transactions", MOVED, True, 0),
+    "out of order, not put in order": ("03-transactions", MOVED, False, 2),
+    "sent again": ("02-session-acks", Damage(cuts=(200,), copies=((5, 3, 50), (20, 4, 0))), True, 0),
+    "ends earlier": ("03-transactions", Damage(cuts=(300,), end=0.5), True, 0),
     "hole in a large message": ("09-large-messages", LOST, True, 6),
 }
+PLAIN = ("out of order", "begins later", "hole", "hole, put in order")
 
 
 def captured(talks, damage, folder):
@@ -46,7 +43,9 @@ def key_of(tree):
     return tree.ends, tree.one("kind"), int(tree.one("packet_size")), tree.one("message_id")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [*PLAIN, *(pytest.param(case, marks=pytest.mark.long) for case in CASES if case not in PLAIN)]
+)
 def test_what_is_not_shown_has_a_cause(project, tmp_path, case):
     name, damage, in_order, missing = CASES[case]
     (recording,) = (project / "data" / "transfers").glob(f"{name}.*")

@@ -24,8 +24,8 @@ from wireshark.shown import run_tshark, trees
 
 pytestmark = pytest.mark.tool("tshark")
 
-PACKETS = 400  # of one capture, each changed
-ALL_CAPTURES = 50  # 20,000 packets
+PACKETS = 200  # of one capture, each changed
+ALL_CAPTURES = 100  # 20,000 packets
 SECONDS = 60  # for one capture
 RPC_HEADER = 24  # octets of a request or answer before its stub
 BINDS = {11, 12, 14, 15}  # PDU types that say the interface
@@ -172,7 +172,7 @@ def test_damaged_packets_of_the_binary_protocol_are_shown_as_they_are_decoded(ta
                 assert sorted(tree.values.get("msmq.error", [])) == errors
                 compared += 1
     assert found == []
-    assert compared > 50
+    assert compared > 30
 
 
 @pytest.mark.parametrize("seed", seeds(1, 10))
@@ -192,5 +192,5 @@ def test_damaged_calls_and_their_messages_are_shown_as_they_are_decoded(talks, t
             value_of = partial(shown_value, shown["response"]) if table is MESSAGES else partial(call_value, shown)
             found += differences(table, row, method, value_of)
     assert found == []
-    assert compared["remote_read_calls"] > 50
-    assert compared["messages"] > 20
+    assert compared["remote_read_calls"] > 20
+    assert compared["messages"] > 5

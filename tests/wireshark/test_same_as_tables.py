@@ -6,13 +6,17 @@ The connections of the recordings are whole in one file each. Where tables and d
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from engines import without_spark
 from jobs import run_all
+from pcapgen.containers import pcap
+from pcapgen.exchanges import read_frames
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
@@ -21,12 +25,20 @@ from schemas.sessions import ORDER_ACKS, PINGS, SENDINGS, SESSION_PACKETS
 from udfs.messages.header_layouts import MESSAGE_HEADER_NAMES
 from udfs.messages.report_messages import REPORT_TYPE
 from wireshark.compared import CALL_TABLES, MSMQ, call_value, compare, ends, halves_of, shown_value, turned
-from wireshark.shown import trees
+from wireshark.shown import Tree, trees
 
 pytestmark = pytest.mark.tool("tshark")
 
 # Calls of which nothing is shown, by recording: the bind was captured before the recorder started.
 UNBOUND = {"06-mid-stream.pcap": 13}
+
+
+class Capture(NamedTuple):
+    """A recording, how many frames come before it in the file that tshark reads, and what tshark shows of it."""
+
+    path: Path
+    first: int
+    trees: list[Tree]
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +50,19 @@ def lake(tmp_path_factory, project):
 
 
 @pytest.fixture(scope="module")
-def captures(lake):
-    """The recordings: by capture id, the path and what tshark shows."""
-    rows = lake.select(CAPTURE_FILES, "TRUE").to_pylist()
-    return {row["capture_id"]: (Path(row["path"]), trees(Path(row["path"]))) for row in rows}
+def captures(lake, tmp_path_factory):
+    """The recordings by capture id. tshark reads all of them in one file: to start it takes most of its time."""
+    found, records = {}, []
+    for row in lake.select(CAPTURE_FILES, "TRUE").to_pylist():
+        found[row["capture_id"]] = Capture(Path(row["path"]), len(records), [])
+        records += read_frames(Path(row["path"]))
+    joined = tmp_path_factory.mktemp("joined") / "all.pcap"
+    joined.write_bytes(pcap(records).data)
+    by_frame = sorted(found.values(), key=lambda capture: capture.first)
+    for tree in trees(joined):
+        place = bisect_left(by_frame, tree.frame, key=lambda capture: capture.first) - 1
+        by_frame[place].trees.append(tree)
+    return found
 
 
 def rows_of(lake, table):
@@ -61,13 +82,13 @@ def calls_by_capture(lake):
 def test_the_same_requests_and_answers_are_shown(lake, captures):
     unbound = Counter()
     for capture_id, calls in calls_by_capture(lake).items():
-        path, found = captures[capture_id]
-        halves = halves_of(found)
+        capture = captures[capture_id]
+        halves = halves_of(capture.trees)
         for key, call in calls.items():
             seen = {side for side in ("request", "response") if call[f"{side}_fragments"]}
             if not call["bind_seen"]:
                 assert key not in halves
-                unbound[path.name] += 1
+                unbound[capture.path.name] += 1
                 continue
             shown = halves.pop(key)
             assert shown.keys() == seen
@@ -84,7 +105,7 @@ def test_the_same_requests_and_answers_are_shown(lake, captures):
 
 def test_parameters_and_results_are_those_of_the_tables(lake, captures):
     calls, opened = {row["call_key"]: row for row in rows_of(lake, RPC_CALLS)}, {}
-    halves = {capture_id: halves_of(found) for capture_id, (_, found) in captures.items()}
+    halves = {capture_id: halves_of(capture.trees) for capture_id, capture in captures.items()}
     differences, compared = [], Counter()
     tables_of_calls = [(table, row) for table in CALL_TABLES for row in rows_of(lake, table)]
     for _, row in tables_of_calls:
@@ -114,7 +135,7 @@ def test_parameters_and_results_are_those_of_the_tables(lake, captures):
 
 def test_messages_in_answers_are_those_of_the_table(lake, captures):
     calls = {row["call_key"]: row for row in rows_of(lake, RPC_CALLS)}
-    halves = {capture_id: halves_of(found) for capture_id, (_, found) in captures.items()}
+    halves = {capture_id: halves_of(capture.trees) for capture_id, capture in captures.items()}
     waiting = {
         (capture_id, key): found["response"]
         for capture_id, each in halves.items()
@@ -152,8 +173,8 @@ def packets_shown(lake, captures):
         sender = ends(row) if row["sent_by"] == "client" else turned(ends(row))
         sides[row["capture_id"], sender].append(row)
     shown = defaultdict(list)
-    for capture_id, (_, found) in captures.items():
-        for tree in found:
+    for capture_id, capture in captures.items():
+        for tree in capture.trees:
             if tree.one("kind") is not None:
                 shown[capture_id, tree.ends].append(tree)
     assert shown.keys() == sides.keys()
@@ -209,9 +230,9 @@ def test_pings_are_those_of_the_table(lake, captures):
             if row[side] is not None:
                 wanted[row["capture_id"], row[side], row["cookie"], row[f"{queue_manager}_queue_manager"]] += 1
     shown = Counter(
-        (capture_id, tree.frame, int(tree.one("ping.cookie"), 0), tree.one("ping.qm_guid"))
-        for capture_id, (_, found) in captures.items()
-        for tree in found
+        (capture_id, tree.frame - capture.first, int(tree.one("ping.cookie"), 0), tree.one("ping.qm_guid"))
+        for capture_id, capture in captures.items()
+        for tree in capture.trees
         if tree.one("ping.cookie") is not None
     )
     assert shown == wanted

@@ -192,12 +192,18 @@ local function queue_handle(values, server)
   return handle
 end
 
--- The queue that a call opens, or whose handle it has; an opening's response gives the handle.
-local function queue_of(call, stub)
-  local handle = queue_handle(stub.values, call.server)
-  call.queue = call.queue or stub.queue or (handle and opened[handle])
-  if handle and call.queue and not opened[handle] then
-    opened[handle] = call.queue
+-- The queue that a call opens, or whose handle it has; an opening's response gives the handle, which may be used again.
+-- Only the first time that a half is shown, which is in the order of the file.
+local function queue_of(half, stub)
+  local call = half.call
+  if not half.followed then
+    half.followed = true
+    local handle = queue_handle(stub.values, call.server)
+    call.opens = call.opens or stub.queue ~= nil
+    call.queue = call.queue or stub.queue or (handle and opened[handle])
+    if call.opens and handle and half.direction == "response" then
+      opened[handle] = call.queue
+    end
   end
   return call.queue
 end
@@ -214,7 +220,7 @@ local function show_stub(tree, half, tvb, start, stop)
   if raised then
     show_error(tree, raised)
   end
-  local queue = queue_of(half.call, stub)
+  local queue = queue_of(half, stub)
   if queue then
     half.line = half.line .. " " .. printable(queue)
     if not stub.queue then
