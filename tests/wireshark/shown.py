@@ -23,7 +23,6 @@ class Tree:
     frame: int
     ends: tuple[str, int, str, int]  # sender's address and port, receiver's address and port
     values: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    texts: list[str] = field(default_factory=list)  # its lines
     headers: Counter[str] = field(default_factory=Counter)  # octets of each header, by name
 
     def one(self, name: str) -> str | None:
@@ -62,6 +61,5 @@ def trees(path: Path, preferences: Sequence[str] = IN_ORDER) -> list[Tree]:
                 tree.headers[part.get("showname").partition(".")[0]] += int(part.get("size"))
             for each in proto.iter("field"):
                 tree.values[each.get("name")].append(each.get("show"))
-                tree.texts.append(each.get("showname") or "")
             found.append(tree)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -39,6 +40,12 @@ def captured(talks, damage, folder):
     return path
 
 
+@cache
+def trees_of_whole(recording):
+    """What is shown of a recording, by what tells its packets apart."""
+    return {key_of(tree): tree for tree in trees(recording) if tree.one("kind")}
+
+
 def key_of(tree):
     return tree.ends, tree.one("kind"), int(tree.one("packet_size")), tree.one("message_id")
 
@@ -50,7 +57,7 @@ def test_what_is_not_shown_has_a_cause(project, tmp_path, case):
     name, damage, in_order, missing = CASES[case]
     (recording,) = (project / "data" / "transfers").glob(f"{name}.*")
     talks = recorded(recording)
-    whole = {key_of(tree): tree for tree in trees(captured(talks, Damage(), tmp_path)) if tree.one("kind")}
+    whole = trees_of_whole(recording)
     path = captured(talks, damage, tmp_path)
     shown = [tree for tree in trees(path, IN_ORDER if in_order else ()) if tree.one("kind")]
     numbered = 0

@@ -111,10 +111,12 @@ def test_acknowledgements_are_linked_to_messages(recording):
 
 @pytest.mark.tool("tshark")
 def test_of_sealed_calls_interface_and_method_are_shown_and_no_parameters(recording):
-    sealed = [tree for tree in trees(recording("05-sealed")) if "Message: stub is encrypted" in tree.texts]
-    assert len(sealed) > 30
-    for tree in sealed:
-        assert tree.one("method") is not None
-        assert tree.one("hresult") is None
-        assert tree.one("message_id") is None
-        assert tree.one("outcome") in {None, "encrypted"}
+    names = ("msmq.method", "msmq.outcome", "msmq.hresult", "msmq.message_id", "msmq.packet_bytes")
+    fields = [item for name in names for item in ("-e", name)]
+    lines = run_tshark(recording("05-sealed"), "-Y", "msmq.expert.sealed", "-T", "fields", *fields).splitlines()
+    assert len(lines) > 30
+    for line in lines:
+        method, outcome, *parameters = line.split("\t")
+        assert method != ""
+        assert outcome in {"", "encrypted"}
+        assert set(parameters) == {""}
