@@ -63,6 +63,7 @@ declared.constants = {
   FAULT = 3,
   BIND = 11,
   BIND_ACK = 12,
+  BIND_NAK = 13,
   ALTER_CONTEXT = 14,
   ALTER_CONTEXT_RESP = 15,
   FIRST_FRAG = 1,
@@ -744,7 +745,7 @@ function Chain.new(tvb, start, stop, protocol, sections, other_span)
   return setmetatable({
     tvb = tvb, start = start, stop = stop, protocol = protocol, sections = sections, other_span = other_span,
     over_rpc = protocol ~= constants.PROTOCOL_BINARY, remote_read = protocol == constants.PROTOCOL_REMOTE_READ,
-    parts = {}, values = {}, notes = {}, whole = {},
+    parts = {}, notes = {}, whole = {},
     reader = Reader.new(tvb, start, sections and sections.first_end or stop),
   }, Chain)
 end
@@ -1278,7 +1279,7 @@ for _, link in ipairs(LINKS) do
 end
 for _, row in ipairs({
   {abbr = "msmq.direction", type = "string", label = "direction", text = "request, response or fault"},
-  {abbr = "msmq.outcome", type = "string", label = "outcome", text = "ok, fault, encrypted, no_response: of a call, as far as it was seen"},
+  {abbr = "msmq.outcome", type = "string", label = "outcome", text = "ok, fault, encrypted: of an answer"},
   {abbr = "msmq.octets", type = "bytes", label = "octets", text = "octets of a header without a field of their own"},
   {abbr = "msmq.stray", type = "bytes", label = "stray octets", text = "octets where no packet begins"},
   {abbr = "msmq.error", type = "string", label = "error", text = "truncated, malformed, unsupported: as in the column errors, with the field"},
@@ -2474,6 +2475,12 @@ local function follow_bind(association, pdu)
     return
   end
   local proposed = association.binds[pdu.call_id] or {}
+  if pdu.type == constants.BIND_NAK then
+    for _, context in ipairs(proposed) do
+      association.contexts[context.id] = nil
+    end
+    return
+  end
   attempt(function()
     for place, syntax in ipairs(read_bind_ack(pdu)) do
       if proposed[place] then
@@ -2513,7 +2520,7 @@ local function follow_fragment(association, pdu, frame)
   local half = call[direction]
   if not half or is_first then
     local context = association.contexts[unsigned(pdu.tvb, pdu.at + 20, 2, pdu.big)]
-    half = {direction = direction, call = call, call_id = pdu.call_id, big = pdu.big, parts = {}, begins = is_first}
+    half = {direction = direction, call = call, call_id = pdu.call_id, big = pdu.big, parts = {}}
     half.interface = context and declared.interfaces[context.interface]
     half.ndr64 = context and declared.transfer_syntaxes[context.syntax] == "NDR64"
     if pdu.type == constants.FAULT then

@@ -91,6 +91,12 @@ local function follow_bind(association, pdu)
     return
   end
   local proposed = association.binds[pdu.call_id] or {}
+  if pdu.type == constants.BIND_NAK then
+    for _, context in ipairs(proposed) do
+      association.contexts[context.id] = nil
+    end
+    return
+  end
   attempt(function()
     for place, syntax in ipairs(read_bind_ack(pdu)) do
       if proposed[place] then
@@ -130,7 +136,7 @@ local function follow_fragment(association, pdu, frame)
   local half = call[direction]
   if not half or is_first then
     local context = association.contexts[unsigned(pdu.tvb, pdu.at + 20, 2, pdu.big)]
-    half = {direction = direction, call = call, call_id = pdu.call_id, big = pdu.big, parts = {}, begins = is_first}
+    half = {direction = direction, call = call, call_id = pdu.call_id, big = pdu.big, parts = {}}
     half.interface = context and declared.interfaces[context.interface]
     half.ndr64 = context and declared.transfer_syntaxes[context.syntax] == "NDR64"
     if pdu.type == constants.FAULT then

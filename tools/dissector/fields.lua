@@ -36,7 +36,7 @@ for _, link in ipairs(LINKS) do
 end
 for _, row in ipairs({
   {abbr = "msmq.direction", type = "string", label = "direction", text = "request, response or fault"},
-  {abbr = "msmq.outcome", type = "string", label = "outcome", text = "ok, fault, encrypted, no_response: of a call, as far as it was seen"},
+  {abbr = "msmq.outcome", type = "string", label = "outcome", text = "ok, fault, encrypted: of an answer"},
   {abbr = "msmq.octets", type = "bytes", label = "octets", text = "octets of a header without a field of their own"},
   {abbr = "msmq.stray", type = "bytes", label = "stray octets", text = "octets where no packet begins"},
   {abbr = "msmq.error", type = "string", label = "error", text = "truncated, malformed, unsupported: as in the column errors, with the field"},

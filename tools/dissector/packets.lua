@@ -8,7 +8,7 @@ function Chain.new(tvb, start, stop, protocol, sections, other_span)
   return setmetatable({
     tvb = tvb, start = start, stop = stop, protocol = protocol, sections = sections, other_span = other_span,
     over_rpc = protocol ~= constants.PROTOCOL_BINARY, remote_read = protocol == constants.PROTOCOL_REMOTE_READ,
-    parts = {}, values = {}, notes = {}, whole = {},
+    parts = {}, notes = {}, whole = {},
     reader = Reader.new(tvb, start, sections and sections.first_end or stop),
   }, Chain)
 end
