@@ -193,7 +193,8 @@ def test_wheel_and_archive_hold_the_same_and_what_jobs_need_beside_it(wheel, arc
     suites = {path.name: path.read_bytes() for path in Path(PROJECT_ROOT, "conf", "quality").iterdir()}
     assert {name.rpartition("/")[2]: inside[name] for name in inside if name.startswith("pipeline/suites/")} == suites
     assert inside["jobs/command_line/jars.sha256"] == Path(PROJECT_ROOT, "conf", "jars.sha256").read_bytes()
-    assert {"pipeline/dashboards/static/main.js", "pipeline/dashboards/static/index.html"} <= inside.keys()
+    statics = {"pipeline/dashboards/static/main.js", "pipeline/dashboards/static/index.html", "jobs/analysis/msmq.lua"}
+    assert statics <= inside.keys()
 
 
 FOUND = """
