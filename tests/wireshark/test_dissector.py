@@ -11,7 +11,7 @@ import pytest
 from pcapgen.containers import pcap
 from pcapgen.exchanges import recorded, tap
 from tools.write_dissector import tables
-from wireshark.shown import DISSECTOR, run_tshark, trees
+from wireshark.shown import DISSECTOR, LUA_ERROR, run_tshark, trees
 
 
 @pytest.fixture
@@ -120,3 +120,26 @@ def test_of_sealed_calls_interface_and_method_are_shown_and_no_parameters(record
         assert method != ""
         assert outcome in {"", "encrypted"}
         assert set(parameters) == {""}
+
+
+@pytest.mark.tool("tshark")
+@pytest.mark.parametrize("step", [20, pytest.param(1, marks=pytest.mark.long)])
+def test_other_traffic_is_not_taken_for_message_queuing(captures, step):
+    """97 captures of others, of which none has MSMQ; some are damaged, so that tshark ends with an error."""
+    paths = sorted(path for path in captures.glob("*/*") if path.is_file())
+    assert len(paths) >= 97
+    for path in paths[::step]:
+        command = [
+            "tshark",
+            "-n",
+            "-2",
+            "-X",
+            f"lua_script:{DISSECTOR}",
+            "-r",
+            str(path),
+            "-Y",
+            "msmq || _ws.lua.error",
+        ]
+        done = subprocess.run(command, capture_output=True, check=False)
+        assert done.stdout == b"", path
+        assert LUA_ERROR.encode() not in done.stderr, path
