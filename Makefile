@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Python keeps what it compiles, whatever the caller's environment says: set-up compiles nothing, and tests start Python
 # again and again. With the modules compiled, a command starts in a third of the time.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup packages demo test test-all fuzz chaos check format bench wheel pyfiles dashboard lock docs tables-doc rules-doc questions-doc configuration-doc notices-doc glossary outputs-doc rooms-doc test-peer estate record-estate record-sample record-transfers clean
+.PHONY: help setup packages demo test test-all fuzz chaos check format bench wheel pyfiles dashboard lock docs tables-doc rules-doc questions-doc configuration-doc notices-doc glossary outputs-doc dissector wireshark-doc rooms-doc test-peer estate record-estate record-sample record-transfers clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
@@ -74,7 +74,7 @@ dashboard: setup  ## write the dashboard that databricks.yml deploys
 lock: setup  ## write the hashes of the packages into conf/requirements.txt, after a version was changed there
 	@tools/lock_packages.sh
 
-docs: tables-doc rules-doc questions-doc configuration-doc rooms-doc notices-doc glossary outputs-doc  ## write the generated pages
+docs: tables-doc rules-doc questions-doc configuration-doc rooms-doc notices-doc glossary dissector outputs-doc  ## write the generated pages
 
 tables-doc: setup  ## write tables.md from schemas/ and example_rows.json
 	@PYTHONPATH=. $(PY) tools/write_tables_doc.py docs/reference/tables.md
@@ -97,6 +97,12 @@ glossary: setup  ## write the terms that the HTML site explains, from docs/start
 
 outputs-doc: setup  ## write what commands print into the pages that show it, on lakes of data/
 	@PYTHONPATH=. $(PY) tools/write_command_outputs.py
+
+dissector: setup  ## write msmq.lua, the dissector for Wireshark, from the decoders' declarations and tools/dissector
+	@PYTHONPATH=. $(PY) tools/write_dissector.py jobs/analysis/msmq.lua
+
+wireshark-doc: dissector  ## write what tshark prints into wireshark.md, and draw its picture (needs tshark, chromium)
+	@PYTHONPATH=. $(PY) tools/write_wireshark_page.py
 
 rooms-doc: setup  ## draw the rooms of pipeline/ and their imports into architecture.md
 	@$(PY) tools/draw_rooms.py

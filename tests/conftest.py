@@ -32,6 +32,7 @@ time.tzset()
 
 INSTALL = {
     "tshark": "apt-get install tshark (dnf install wireshark-cli)",
+    "luac5.4": "apt-get install lua5.4",
     "editcap": "apt-get install wireshark-common (dnf install wireshark-cli)",
     "tcpdump": "apt-get install tcpdump",
     "ip": "apt-get install iproute2",

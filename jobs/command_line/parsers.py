@@ -14,6 +14,10 @@ from jobs.command_line.setting_values import parse_duration
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS
 
+_MODULES: Final = {  # of jobs that are called otherwise
+    "queue": "jobs.queue_verdict",
+    "wireshark": "jobs.analysis.wireshark",
+}
 MAX_TIMELINES: Final = 3  # of messages whose timelines trace_message prints unasked
 REDACT_KEY_VARIABLE: Final = "MSMQ_REDACT_KEY"
 REDACT_KEY_FILE_VARIABLE: Final = "MSMQ_REDACT_KEY_FILE"
@@ -31,7 +35,7 @@ def list_jobs() -> dict[str, str]:
 
 def module_of(job: str) -> str:
     """Return the name of a job's module, which must not hide one of Python's: spark-submit puts its folder first."""
-    return f"jobs.{'queue_verdict' if job == 'queue' else job}"
+    return _MODULES.get(job, f"jobs.{job}")
 
 
 def _description(job: str) -> str:
@@ -478,6 +482,27 @@ def _trace_message() -> cli.JobArgumentParser:
     return parser
 
 
+def _wireshark() -> cli.JobArgumentParser:
+    parser = _base("wireshark", lake=False)
+    places = parser.add_mutually_exclusive_group()
+    places.add_argument(
+        "--out",
+        metavar="FILE",
+        type=cli.parse_local_path,
+        default=cli.STANDARD_OUTPUT,
+        help="the file to write (default: -, standard output)",
+    )
+    places.add_argument(
+        "--install",
+        dest="out",
+        action="store_const",
+        const=None,
+        default=cli.STANDARD_OUTPUT,
+        help="write msmq.lua to the personal plugins of Wireshark, and say where",
+    )
+    return parser
+
+
 PARSERS: Final[Mapping[str, Callable[[], cli.JobArgumentParser]]] = {
     "alerts": _alerts,
     "apply_governance": _apply_governance,
@@ -494,4 +519,5 @@ PARSERS: Final[Mapping[str, Callable[[], cli.JobArgumentParser]]] = {
     "run_all": _run_all,
     "show_message": _show_message,
     "trace_message": _trace_message,
+    "wireshark": _wireshark,
 }

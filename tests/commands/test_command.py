@@ -23,11 +23,12 @@ from pipeline.dashboards.html_page import page_code_digest
 
 
 def test_every_job_is_a_subcommand(capsys):
-    modules = {path.stem for path in Path(PROJECT_ROOT, "jobs").glob("*.py") if "\nJOB = " in path.read_text()}
+    jobs = [path for path in Path(PROJECT_ROOT, "jobs").rglob("*.py") if "\nJOB = " in path.read_text()]
+    modules = {".".join(path.relative_to(PROJECT_ROOT).with_suffix("").parts) for path in jobs}
     every = {"run_all", "ingest_captures", "ingest_snapshots", "collect_snapshots", "queue"}
     names = set(command.list_jobs())
     assert names >= every
-    assert {module_of(name) for name in names} == {f"jobs.{module}" for module in modules}
+    assert {module_of(name) for name in names} == modules
     for name in names:
         assert name == import_module(module_of(name)).JOB
     assert command.main([]) == 0
@@ -192,7 +193,8 @@ def test_wheel_and_archive_hold_the_same_and_what_jobs_need_beside_it(wheel, arc
     suites = {path.name: path.read_bytes() for path in Path(PROJECT_ROOT, "conf", "quality").iterdir()}
     assert {name.rpartition("/")[2]: inside[name] for name in inside if name.startswith("pipeline/suites/")} == suites
     assert inside["jobs/command_line/jars.sha256"] == Path(PROJECT_ROOT, "conf", "jars.sha256").read_bytes()
-    assert {"pipeline/dashboards/static/main.js", "pipeline/dashboards/static/index.html"} <= inside.keys()
+    statics = {"pipeline/dashboards/static/main.js", "pipeline/dashboards/static/index.html", "jobs/analysis/msmq.lua"}
+    assert statics <= inside.keys()
 
 
 FOUND = """

@@ -4,12 +4,15 @@ import ast
 import importlib
 import re
 import shlex
+from importlib import resources
 
 import pytest
 
+from jobs.analysis.wireshark import FILE_NAME
 from jobs.command_line.parsers import PARSERS, build_parser
 from tools import (
     write_configuration_doc,
+    write_dissector,
     write_notices_doc,
     write_questions_doc,
     write_rules_doc,
@@ -74,6 +77,13 @@ def test_the_glossary_of_the_site_is_that_of_the_pages(project):
     """`make glossary` writes it again."""
     written = project / "pipeline" / "dashboards" / "static" / "glossary.json"
     assert written.read_text(encoding="utf-8") == write_site_glossary.page()
+
+
+def test_the_dissector_is_made_of_the_declarations_of_today(project):
+    """`make dissector` writes it again."""
+    assert (
+        resources.files("jobs.analysis").joinpath(FILE_NAME).read_text(encoding="ascii") == write_dissector.dissector()
+    )
 
 
 def test_every_relative_link_leads_to_a_page_and_a_heading(project):

@@ -5,7 +5,7 @@ All are little-endian. Bit 0 is the least significant one.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -45,9 +45,15 @@ BASE_HEADER: Final = np.dtype(
 BASE_FLAG_IN: Final = 1 << 3  # an internal session packet, not a UserMessage
 BASE_FLAG_SH: Final = 1 << 4
 BASE_FLAG_DH: Final = 1 << 5
-SESSION_HEADER_BYTES: Final = 16  # [MS-MQMQ] 2.2.20.4; PacketSize does not count them
 BASE_FLAG_TR: Final = 1 << 8
 MAX_PACKET_BYTES: Final = 0x0040_0000
+
+# SessionHeader, [MS-MQMQ] 2.2.20.4; PacketSize does not count it
+SESSION_HEADER: Final = np.dtype(
+    [("AckSequenceNumber", "<u2"), ("RecoverableMsgAckSeqNumber", "<u2"), ("RecoverableMsgAckFlags", "<u4"),
+     ("UserMsgSequenceNumber", "<u2"), ("RecoverableMsgSeqNumber", "<u2"), ("WindowSize", "<u2"), ("Reserved", "<u2")]
+)  # fmt: skip
+SESSION_HEADER_BYTES: Final = SESSION_HEADER.itemsize
 
 # UserHeader, [MS-MQMQ] 2.2.19.2, before the queue names
 USER_HEADER: Final = np.dtype(
@@ -156,6 +162,7 @@ SUBQUEUE_HEADER: Final = np.dtype(
 )
 SUBQUEUE_NAME_BYTES: Final = 64  # of each of the two names that follow: WCHAR[32]
 SUBQUEUE_NAMES_BYTES: Final = 2 * SUBQUEUE_NAME_BYTES
+DEAD_LETTER_HEADER: Final = np.dtype([("HeaderSize", "<u4")])
 EXTENDED_ADDRESS_HEADER: Final = np.dtype(
     [("HeaderSize", "<u4"), ("AddressLength", "<u2"), ("AddressType", "<u2"), ("AddressScope", "<u4"),
      ("Address", "u1", (16,))]
@@ -169,3 +176,48 @@ SECTION_BINARY_FIRST: Final = 1
 SECTION_BINARY_SECOND: Final = 2
 SECTION_SRMP_FIRST: Final = 3
 SECTION_SRMP_SECOND: Final = 4
+
+
+class FieldColumn(NamedTuple):
+    """A column of ``silver.messages`` that is a number of a header: a field, or the bits of ``mask`` in it.
+
+    Bits are shifted down to bit 0. A boolean column says whether the number is not zero.
+    """
+
+    column: str
+    header: str
+    field: str
+    mask: int | None = None
+
+
+FIELD_COLUMNS: Final = (
+    FieldColumn("priority", "BaseHeader", "Flags", 7),
+    FieldColumn("traced", "BaseHeader", "Flags", BASE_FLAG_TR),
+    FieldColumn("message_ordinal", "UserHeader", "MessageID"),
+    FieldColumn("hop_count", "UserHeader", "Flags", USER_FLAGS_RC),
+    FieldColumn("journaling", "UserHeader", "Flags", USER_FLAG_JP | USER_FLAG_JN),
+    FieldColumn("admin_queue_type", "UserHeader", "Flags", 7 << ADMIN_QUEUE_TYPE_SHIFT),
+    FieldColumn("transactional", "UserHeader", "Flags", USER_FLAG_TH),
+    FieldColumn("transaction_sequence_id", "TransactionHeader", "TxSequenceID"),
+    FieldColumn("transaction_number", "TransactionHeader", "TxSequenceNumber"),
+    FieldColumn("previous_transaction_number", "TransactionHeader", "PreviousTxSequenceNumber"),
+    FieldColumn("transaction_index", "TransactionHeader", "Flags", 0xFFFFF << 4),
+    FieldColumn("final_acknowledgement_requested", "TransactionHeader", "Flags", TRANSACTION_FLAG_FA),
+    FieldColumn("first_in_transaction", "TransactionHeader", "Flags", TRANSACTION_FLAG_FM),
+    FieldColumn("last_in_transaction", "TransactionHeader", "Flags", TRANSACTION_FLAG_LM),
+    FieldColumn("authenticated", "SecurityHeader", "Flags", SECURITY_FLAG_AU),
+    FieldColumn("encrypted", "SecurityHeader", "Flags", SECURITY_FLAG_EB),
+    FieldColumn("signed", "SecurityHeader", "SignatureSize"),
+    FieldColumn("sender_certificate_bytes", "SecurityHeader", "SenderCertSize"),
+    FieldColumn("acknowledgement_requested", "MessagePropertiesHeader", "Flags", 0x0F),
+    FieldColumn("class", "MessagePropertiesHeader", "MessageClass"),
+    FieldColumn("body_type", "MessagePropertiesHeader", "BodyType"),
+    FieldColumn("app_specific", "MessagePropertiesHeader", "ApplicationTag"),
+    FieldColumn("privacy_level", "MessagePropertiesHeader", "PrivacyLevel"),
+    FieldColumn("hash_algorithm", "MessagePropertiesHeader", "HashAlgorithm"),
+    FieldColumn("encryption_algorithm", "MessagePropertiesHeader", "EncryptionAlgorithm"),
+)
+SUBQUEUE_COUNTERS: Final = (
+    FieldColumn("abort_count", "SubqueueHeader", "AbortCounter"),
+    FieldColumn("move_count", "SubqueueHeader", "MoveCounter"),
+)

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.table import TIMESTAMP, UINT64
+from schemas.messages import MESSAGES
+from schemas.table import TIMESTAMP
 from udfs import codes
 from udfs.application.columns import KeptColumns, MessageParts, application_columns
 from udfs.array_types import Bools, Ints, Octets
@@ -139,11 +140,22 @@ def _guid_column_at(decoded: _ReadPackets, name: str, valid: Bools) -> pa.Array:
     return _guid_column(gather_name_bytes(decoded.packets.data, np.where(valid, decoded.stored(name), 0), 16), valid)
 
 
+def _add_field_columns(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None:
+    """Add the columns that are numbers of a header; what a SecurityHeader says is zero where a message has none."""
+    unsecured = decoded.has_user & (decoded.flags & layouts.USER_FLAG_SH == 0)
+    valid = {"BaseHeader": decoded.has_base, "SecurityHeader": decoded.has("SecurityHeader") | unsecured}
+    for column, header, field, mask in layouts.FIELD_COLUMNS:
+        values = decoded.out.values[header][field]
+        if mask is not None:
+            values = (values & mask) >> (mask & -mask).bit_length() - 1
+        has = valid[header] if header in valid else decoded.has(header)
+        columns[column] = _number_column(values, has, MESSAGES.column(column).type)
+
+
 def _add_identity(decoded: _ReadPackets, columns: dict[str, pa.Array], *, keys: bool) -> None:
     source = np.ascontiguousarray(decoded.user["SourceQueueManager"])
     ordinal, sent = decoded.user["MessageID"], decoded.user["SentTime"]
     columns["source_queue_manager"] = _guid_column(source, decoded.has_user)
-    columns["message_ordinal"] = _number_column(ordinal, decoded.has_user, pa.int64())
     columns["message_id"] = pc.binary_join_element_wise(
         columns["source_queue_manager"], pc.cast(columns["message_ordinal"], pa.string()), "\\"
     )
@@ -185,43 +197,17 @@ def _add_lifetimes(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None:
 
 def _add_delivery(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None:
     mode = (decoded.flags >> 5) & 3
-    columns["priority"] = _number_column(decoded.base["Flags"] & 7, decoded.has_base, pa.int32())
     columns["delivery"] = pa.array(["express", "recoverable"]).take(
         pa.array(np.minimum(mode, 1).astype(np.int32), mask=~(decoded.has_user & (mode < 2)))
     )
-    journaling = ((decoded.flags & layouts.USER_FLAG_JP != 0) * 2 + (decoded.flags & layouts.USER_FLAG_JN != 0)).astype(
-        np.int32
-    )
-    columns["journaling"] = _number_column(journaling, decoded.has_user, pa.int32())
-    columns["hop_count"] = _number_column(decoded.flags & layouts.USER_FLAGS_RC, decoded.has_user, pa.int32())
-    columns["traced"] = _number_column(decoded.base["Flags"] & layouts.BASE_FLAG_TR, decoded.has_base, pa.bool_())
-    admin = (decoded.flags >> layouts.ADMIN_QUEUE_TYPE_SHIFT) & 7
-    columns["admin_queue_type"] = _number_column(admin, decoded.has_user, pa.int32())
     columns["is_srmp"] = _number_column(
         (decoded.flags & layouts.USER_FLAG_AH != 0) & decoded.packets.over_rpc, decoded.has_user, pa.bool_()
     )
-    transactional = decoded.flags & layouts.USER_FLAG_TH != 0
-    columns["transactional"] = _number_column(transactional, decoded.has_user, pa.bool_())
-    found, has = decoded.out.values["TransactionHeader"], decoded.has("TransactionHeader")
-    columns["transaction_sequence_id"] = _number_column(found["TxSequenceID"], has, UINT64)
-    columns["transaction_number"] = _number_column(found["TxSequenceNumber"], has, pa.int64())
-    columns["previous_transaction_number"] = _number_column(found["PreviousTxSequenceNumber"], has, pa.int64())
-    columns["transaction_index"] = _number_column((found["Flags"] >> 4) & 0xFFFFF, has, pa.int64())
-    connector = found["Flags"] & layouts.TRANSACTION_FLAG_CG != 0
+    connector = decoded.out.values["TransactionHeader"]["Flags"] & layouts.TRANSACTION_FLAG_CG != 0
     columns["connector_queue_manager"] = _guid_column_at(decoded, "ConnectorQMGuid at", connector)
-    final = found["Flags"] & layouts.TRANSACTION_FLAG_FA
-    columns["final_acknowledgement_requested"] = _number_column(final, has, pa.bool_())
-    columns["first_in_transaction"] = _number_column(found["Flags"] & layouts.TRANSACTION_FLAG_FM, has, pa.bool_())
-    columns["last_in_transaction"] = _number_column(found["Flags"] & layouts.TRANSACTION_FLAG_LM, has, pa.bool_())
 
 
 def _add_security(decoded: _ReadPackets, columns: dict[str, pa.Array], soft: DecodedColumns) -> None:
-    found = decoded.out.values["SecurityHeader"]
-    known = decoded.has("SecurityHeader") | (decoded.has_user & (decoded.flags & layouts.USER_FLAG_SH == 0))
-    columns["authenticated"] = _number_column(found["Flags"] & layouts.SECURITY_FLAG_AU, known, pa.bool_())
-    columns["signed"] = _number_column(found["SignatureSize"], known, pa.bool_())
-    columns["encrypted"] = _number_column(found["Flags"] & layouts.SECURITY_FLAG_EB, known, pa.bool_())
-    columns["sender_certificate_bytes"] = _number_column(found["SenderCertSize"], known, pa.int64())
     columns["sender_id"], bad = name_columns.sender_id_column(decoded.packets, decoded.out)
     if len(bad):
         at = values_written(decoded.out, "SecurityID at", bad) - decoded.packets.start[bad]
@@ -232,18 +218,8 @@ def _add_properties(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None
     found, has = decoded.properties, decoded.has("MessagePropertiesHeader")
     whole = decoded.has("MessagePropertiesHeader whole")
     kind = found["MessageClass"]
-    columns["class"] = _number_column(kind, has, pa.int32())
     columns["class_name"] = _MESSAGE_CLASS_NAMES.take(pa.array(kind.astype(np.int32), mask=~has))
     columns["message_kind"] = message_kind_column(kind.astype(np.int64), has)
-    columns["acknowledgement_requested"] = _number_column(found["Flags"] & 0x0F, has, pa.int32())
-    for name, field in (
-        ("body_type", "BodyType"),
-        ("app_specific", "ApplicationTag"),
-        ("privacy_level", "PrivacyLevel"),
-        ("hash_algorithm", "HashAlgorithm"),
-        ("encryption_algorithm", "EncryptionAlgorithm"),
-    ):
-        columns[name] = _number_column(found[field], has, pa.int64())
     correlation = np.ascontiguousarray(found["CorrelationID"])
     words = correlation.view("<u4")
     some = has & (words[:, 0] | words[:, 1] | words[:, 2] | words[:, 3] | words[:, 4] != 0)
@@ -343,7 +319,7 @@ def _add_optional_headers(decoded: _ReadPackets, columns: dict[str, pa.Array], s
 def _add_trailing_headers(decoded: _ReadPackets, columns: dict[str, pa.Array], soft: DecodedColumns) -> None:
     found, has = decoded.out.values["SubqueueHeader"], decoded.has("SubqueueHeader")
     at = decoded.stored("@SubqueueHeader")
-    for name, field, offset in (("abort_count", "AbortCounter", 8), ("move_count", "MoveCounter", 12)):
+    for (name, _, field, _), offset in zip(layouts.SUBQUEUE_COUNTERS, (8, 12), strict=True):
         fits = found[field] <= _INT32_MAX  # the column is a signed 32-bit one
         columns[name] = _number_column(found[field], has & fits, pa.int32())
         if not fits.all():
@@ -439,6 +415,7 @@ def decode_messages(
     _read_packets(column, read, out, soft)
     decoded = _ReadPackets(column, out)
     columns: dict[str, pa.Array] = {}
+    _add_field_columns(decoded, columns)
     _add_identity(decoded, columns, keys=keys)
     _add_lifetimes(decoded, columns)
     _add_delivery(decoded, columns)

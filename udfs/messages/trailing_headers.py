@@ -48,9 +48,7 @@ def _read_subqueue_header(cursors: ColumnCursors, soft: DecodedColumns) -> None:
 def _read_dead_letter_header(cursors: ColumnCursors, _soft: DecodedColumns) -> None:
     """Read a DeadLetterHeader, [MS-MQRR] 2.2.5.4: its size, and a path name padded with NULs."""
     at = cursors.position
-    size = (
-        read_header(cursors, "DeadLetterHeader", np.dtype([("HeaderSize", "<u4")]))["HeaderSize"].astype(np.int64) - 4
-    )
+    size = read_header(cursors, "DeadLetterHeader", layouts.DEAD_LETTER_HEADER)["HeaderSize"].astype(np.int64) - 4
     cursors.fail(size < 0, MALFORMED_CODE, "DeadLetterHeader.HeaderSize", at)
     write_values(cursors, "dead letter at", cursors.advance(np.maximum(size, 0), "DeadLetterHeader.DeadLetterPathName"))
     write_values(cursors, "dead letter size", size)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 SUFFIX_TEXTS: Final = {1: ";JOURNAL", 2: ";DEADLETTER", 3: ";DEADXACT", 4: ";XACTONLY"}  # [MS-MQMQ] 2.2.7, low nibble
-_KIND_NAMES: Final = {1: "PUBLIC", 2: "PRIVATE", 4: "MACHINE", 5: "CONNECTOR", 6: "DL"}
+KIND_NAMES: Final = {1: "PUBLIC", 2: "PRIVATE", 4: "MACHINE", 5: "CONNECTOR", 6: "DL"}
 _DIRECT_TYPES: Final = (3, 8)
 _MULTICAST_TYPE: Final = 7
 
@@ -44,7 +44,7 @@ def build_format_name(value: QueueFormat) -> str | None:
         return f"DIRECT={value.text}{'' if has_suffix else suffix}"
     if value.qft == _MULTICAST_TYPE:
         return f"MULTICAST={_multicast_address(value.number)}:{value.port}{suffix}"
-    kind = _KIND_NAMES.get(value.qft)
+    kind = KIND_NAMES.get(value.qft)
     if kind is None or value.guid is None:
         return None
     rest = ""

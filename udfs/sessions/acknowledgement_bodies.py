@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.table import ERRORS, UINT64
+from schemas.sessions import ORDER_ACKS
+from schemas.table import ERRORS
 from udfs import codes
 from udfs.columns.arrays import to_flags
 from udfs.messages.header_layouts import PROTOCOL_BINARY
 from udfs.messages.message_decoder import decode_messages
 from udfs.sessions import packet_layouts as layouts
 from udfs.sessions.fixed_records import FixedRecords
-from udfs.stubs.arrow_primitives import concat_lists, number_array
+from udfs.stubs.arrow_primitives import concat_lists
 
 _BODY_FIELD: Final = "MessagePropertiesHeader.MessageBody"
 
@@ -41,11 +41,10 @@ def order_ack_columns(packets: pa.Array) -> dict[str, pa.Array]:
         "acknowledgement_requested": decoded["acknowledgement_requested"],
         "queue_manager": decoded["source_queue_manager"],
         "addressed_queue_manager": decoded["destination_queue_manager"],
-        "transaction_sequence_id": number_array(
-            np.ascontiguousarray(sequence.records["TxSequenceID"]), sequence.has("TxSequenceID"), UINT64
-        ),
-        "transaction_number": sequence.numbers("TxSequenceNumber", pa.int64()),
-        "previous_transaction_number": sequence.numbers("TxPreviousSequenceNumber", pa.int64()),
+        **{
+            name: sequence.numbers(field, ORDER_ACKS.column(name).type)
+            for name, _, field, _ in layouts.ACKNOWLEDGEMENT_COLUMNS
+        },
         "acknowledged_source": source,
         "acknowledged_ordinal": ordinal,
         "acknowledged_message_id": pc.binary_join_element_wise(source, pc.cast(ordinal, pa.string()), "\\"),

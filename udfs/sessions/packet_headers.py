@@ -28,8 +28,8 @@ CHECKED_HEADER_BYTES: Final = 64  # octets from which a header is judged: up to 
 PACKET_TYPE_BITS: Final = 0xF  # InternalHeader.Flags.PT
 SESSION_ACK, ESTABLISH_CONNECTION, CONNECTION_PARAMETERS = 1, 2, 3  # PT, [MS-MQQB] 2.2.1
 USER_FLAGS_AT: Final = 60  # of UserHeader.Flags in a packet
-_MIN_PACKET_BYTES: Final = 16
-_MIN_MESSAGE_BYTES: Final = 120  # BaseHeader, UserHeader and MessagePropertiesHeader
+MIN_PACKET_BYTES: Final = 16
+MIN_MESSAGE_BYTES: Final = 120  # BaseHeader, UserHeader and MessagePropertiesHeader
 _ESTABLISH_CONNECTION_BYTES: Final = 572
 _INTERNAL_SIZES: Final = frozenset({(36, SESSION_ACK), (_ESTABLISH_CONNECTION_BYTES, ESTABLISH_CONNECTION),
                                     (32, CONNECTION_PARAMETERS)})  # fmt: skip
@@ -68,7 +68,7 @@ def read_packet_size(data: bytes | memoryview, at: int, end: int) -> tuple[int, 
     if end - at < MIN_STEP_BYTES:
         return None
     version, flags, signature, size = _unpack_base(data, at)
-    if version != PACKET_VERSION or signature != PACKET_SIGNATURE or not _MIN_PACKET_BYTES <= size <= MAX_PACKET_BYTES:
+    if version != PACKET_VERSION or signature != PACKET_SIGNATURE or not MIN_PACKET_BYTES <= size <= MAX_PACKET_BYTES:
         return None
     return flags, size
 
@@ -84,7 +84,7 @@ def is_valid_header(data: bytes | memoryview, at: int, end: int) -> bool:
         if size not in _SIZES_OF_INTERNAL or (seen >= 16 and _unpack_word(data, at + 12)[0] != INFINITE_TIMEOUT):
             return False
         return seen < 20 or (size, _unpack_short(data, at + 18)[0] & PACKET_TYPE_BITS) in _INTERNAL_SIZES
-    if size < _MIN_MESSAGE_BYTES:
+    if size < MIN_MESSAGE_BYTES:
         return False
     if seen < CHECKED_HEADER_BYTES:
         return True
@@ -130,7 +130,7 @@ def walk_packets(
         if (
             version != PACKET_VERSION
             or signature != PACKET_SIGNATURE
-            or not (_MIN_PACKET_BYTES <= length <= MAX_PACKET_BYTES)
+            or not (MIN_PACKET_BYTES <= length <= MAX_PACKET_BYTES)
         ):
             return at, False
         there = at + length

@@ -16,6 +16,7 @@ from udfs.messages.header_layouts import (
     SESSION_HEADER_BYTES,
     TRANSACTION_HEADER,
     USER_HEADER,
+    FieldColumn,
 )
 
 # What lies at the beginning of internal packets: BaseHeader, then InternalHeader, [MS-MQQB] 2.2.1
@@ -44,11 +45,22 @@ CONNECTION_PARAMETERS_HEADER: Final = np.dtype(
 CONNECTION_PARAMETERS_BYTES: Final = 32
 SESSION_ACK_BYTES: Final = INTERNAL_PACKET_BYTES + SESSION_HEADER_BYTES  # [MS-MQQB] 2.2.6
 
+# Ping, [MS-MQQB] 2.2.7: UDP port 3527
+PING: Final = np.dtype([("Flags", "<u2"), ("Signature", "<u2"), ("Cookie", "<u4"), ("QMGuid", "u1", (16,))])
+PING_SIGNATURE: Final = 0x5548
+PING_FLAG_RC: Final = 1  # the request of a workstation
+PING_FLAG_RF: Final = 1 << 1  # refused
+
 # Bodies of OrderAck and FinalAck, [MS-MQQB] 2.2.4.1 and 2.2.5.1. An OrderAck has reserved bytes behind the numbers.
 ACKNOWLEDGED_SEQUENCE: Final = np.dtype(
     [("TxSequenceID", "<u8"), ("TxSequenceNumber", "<u4"), ("TxPreviousSequenceNumber", "<u4")]
 )
 ACKNOWLEDGED_MESSAGE: Final = np.dtype([("SourceGUID", "u1", (16,)), ("MessageID", "<u4")])
+ACKNOWLEDGEMENT_COLUMNS: Final = (
+    FieldColumn("transaction_sequence_id", "AcknowledgedSequence", "TxSequenceID"),
+    FieldColumn("transaction_number", "AcknowledgedSequence", "TxSequenceNumber"),
+    FieldColumn("previous_transaction_number", "AcknowledgedSequence", "TxPreviousSequenceNumber"),
+)
 ACKNOWLEDGEMENT_BODY_BYTES: Final = ACKNOWLEDGED_SEQUENCE.itemsize + ACKNOWLEDGED_MESSAGE.itemsize
 
 # The smallest packets that carry a message: BaseHeader, UserHeader with the name of a queue, MessagePropertiesHeader.

@@ -21,6 +21,7 @@ from udfs.messages.header_layouts import (
     QUEUE_NAME_BYTES,
     QUEUE_NAME_FIELDS,
     SECURITY_HEADER,
+    SESSION_HEADER,
     SESSION_HEADER_BYTES,
     TRANSACTION_FLAG_CG,
     TRANSACTION_HEADER,
@@ -230,11 +231,12 @@ def _session_headers(framed: FramedPackets, octets: Octets, flags: Ints, kind: I
     """Return the SessionHeaders ([MS-MQMQ] 2.2.20.4): the last 16 octets of session acks and of others with SH."""
     has = (framed.tail >= 0) & ((kind == SESSION_ACK) | (flags & (BASE_FLAG_IN | BASE_FLAG_SH) == BASE_FLAG_SH))
     has &= framed.length >= SESSION_HEADER_BYTES
-    found = gather_bytes(octets, np.where(has, framed.tail, 0), SESSION_HEADER_BYTES)
-    values = [u16_little(found, 0), u16_little(found, 2), u32_little(found, 4), u16_little(found, 8),
-              u16_little(found, 10), u16_little(found, 12)]  # fmt: skip
+    found = gather_bytes(octets, np.where(has, framed.tail, 0), SESSION_HEADER_BYTES).view(SESSION_HEADER).reshape(-1)
     return pa.StructArray.from_arrays(
-        [pa.array(each).cast(column.type) for each, column in zip(values, SESSION_HEADER_TYPE, strict=True)],
+        [
+            pa.array(found[name]).cast(column.type)
+            for name, column in zip(SESSION_HEADER.names or (), SESSION_HEADER_TYPE, strict=False)
+        ],
         fields=list(SESSION_HEADER_TYPE), mask=pa.array(~has),
     )  # fmt: skip
 

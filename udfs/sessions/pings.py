@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from schemas.sessions import PINGS
@@ -21,14 +22,12 @@ from schemas.table import RUN_COLUMNS
 from udfs.columns.absent import NO_TIME
 from udfs.keys import key
 from udfs.rows import RowDict
+from udfs.sessions import packet_layouts as layouts
 from udfs.tcp.datagrams import UdpDatagram
 from udfs.times import datetime_to_us, us_to_datetime
 
 PING_PORT: Final = 3527
-PING_BYTES: Final = 24
 MAX_PINGS: Final = 1 << 18  # of one capture, some 3 KB of memory each; further ones are counted
-_SIGNATURE: Final = b"HU"  # 0x5548
-_REFUSED, _WORKSTATION = 2, 1  # RF, RC of Flags
 _WITHIN_US: Final = 60_000_000
 PINGS_SCHEMA: Final = PINGS.schema(without=RUN_COLUMNS)
 
@@ -57,7 +56,10 @@ class Ping:
 def read_ping(datagram: UdpDatagram, capture_id: str) -> Ping | None:
     """Return the ping of a datagram; None if it is none."""
     data = datagram.payload
-    if len(data) != PING_BYTES or data[2:4] != _SIGNATURE:
+    if len(data) != layouts.PING.itemsize:
+        return None
+    flags, signature, cookie, queue_manager = np.frombuffer(data, layouts.PING)[0]
+    if signature != layouts.PING_SIGNATURE:
         return None
     source, target = (str(ipaddress.ip_address(each)) for each in (datagram.source_address, datagram.target_address))
     from_server, to_server = datagram.source_port == PING_PORT, datagram.target_port == PING_PORT
@@ -65,8 +67,8 @@ def read_ping(datagram: UdpDatagram, capture_id: str) -> Ping | None:
     ends = (target, datagram.target_port, source) if is_answer else (source, datagram.source_port, target)
     return Ping(
         None if datagram.time_ns == NO_TIME else datagram.time_ns // 1000, capture_id, datagram.packet_number, *ends,
-        is_answer, int.from_bytes(data[4:8], "little"), str(uuid.UUID(bytes_le=data[8:])),
-        bool(data[0] & _REFUSED), bool(data[0] & _WORKSTATION),
+        is_answer, int(cookie), str(uuid.UUID(bytes_le=queue_manager.tobytes())),
+        bool(flags & layouts.PING_FLAG_RF), bool(flags & layouts.PING_FLAG_RC),
     )  # fmt: skip
 
 

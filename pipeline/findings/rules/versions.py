@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "653e34aafcb244cd"
-SESSION_RULES: Final = "0c057b4b4af8d32a"
+CALL_RULES: Final = "e7decfb39dfae0dd"
+SESSION_RULES: Final = "597653d5218bd407"
 CLONE_RULES: Final = "bcdf40d79733eff8"
 SEQUENCE_RULES: Final = "26fbe30a2bbc660c"
