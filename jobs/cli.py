@@ -2,7 +2,8 @@
 
 A job module has ``run(job_run) -> Outcome`` and ``main(argv)``; its parser is in ``jobs/command_line/parsers.py``.
 ``run_job`` parses the arguments, loads the settings, calls ``run``, prints the summary and returns the exit code.
-Progress and error messages go to standard error. So the last line of standard output is always the summary. No Spark.
+Progress and error messages go to standard error. So the last line of standard output is the summary; where standard
+output is data, the summary goes to standard error too. No Spark.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from datetime import UTC, date, datetime
 from enum import IntEnum
 from itertools import pairwise
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import Any, BinaryIO, NoReturn, TextIO
 
 from jobs.command_line.failure_report import report_lines, summarize_exception
 from jobs.command_line.java_process import JAVA
@@ -41,6 +42,7 @@ LAKE_HELP = (
     "folder of the Delta tables, also s3://BUCKET/...; if lake.catalog names a catalog, the folder of the runs' "
     "working files"
 )
+STANDARD_OUTPUT = "-"  # in place of a file
 _UMASKS: Mapping[FileAccess, int] = {"owner": 0o077, "group_read": 0o027, "group_write": 0o007, "all_read": 0o022}
 _MAX_CONFLICTS = 2  # with somebody else's changes, in one run
 _METER_INTERVAL_S = 5.0
@@ -347,10 +349,11 @@ def run_job(
 ) -> int:
     """Parse the arguments, load the settings, run the job and print its summary; return the exit code.
 
-    A ConfigError, LakeNameError, SchemaError or StoreError is printed as one line and gives exit code 2. Any other
-    exception gives exit code 4, and the summary describes it. Ctrl-C gives exit code 130.
+    The summary goes to standard error where standard output is data: with ``--out -``, and where the parser says so
+    (``prints_data``). A ConfigError, LakeNameError, SchemaError or StoreError is printed as one line and gives exit
+    code 2. Any other exception gives exit code 4, and the summary describes it. Ctrl-C gives exit code 130.
     """
-    started, run_id, redacting = time.monotonic(), uuid.uuid4().hex, False
+    started, run_id, redacting, arguments = time.monotonic(), uuid.uuid4().hex, False, argparse.Namespace()
     with _handle_interrupts() as interrupted:
         try:
             arguments = parser.parse_args(argv)
@@ -376,7 +379,9 @@ def run_job(
             for line in report_lines(error, values=not redacting):
                 log_progress(f"{job}: {line}")
             outcome = Outcome(error=summarize_exception(error, values=not redacting))
-    write_output(outcome.summary_json(job, run_id, time.monotonic() - started) + "\n")
+    is_data = getattr(arguments, "prints_data", False) or getattr(arguments, "out", None) == STANDARD_OUTPUT
+    summary = outcome.summary_json(job, run_id, time.monotonic() - started)
+    _write(sys.stderr if is_data else sys.stdout, f"{summary}\n")
     return outcome.exit_code
 
 
@@ -431,6 +436,16 @@ def log_progress(message: str) -> None:
 
 
 @contextmanager
+def data_output() -> Iterator[BinaryIO]:
+    """Yield standard output for bytes. Where its reader has gone, the block ends there, and the run continues."""
+    try:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        _discard(sys.stdout)
+
+
+@contextmanager
 def byte_meter(total: int) -> Iterator[Callable[[int, str], None]]:
     """Yield a function that shows how many of so many bytes are done: a bar on a terminal, elsewhere lines.
 
@@ -469,5 +484,10 @@ def _write(stream: TextIO, text: str) -> None:
         stream.write(escape_lines(text, stream.encoding))
         stream.flush()
     except BrokenPipeError:
-        with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
-            os.dup2(nowhere.fileno(), stream.fileno())
+        _discard(stream)
+
+
+def _discard(stream: TextIO) -> None:
+    """Send nowhere what is written to a stream from now on."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
+        os.dup2(nowhere.fileno(), stream.fileno())

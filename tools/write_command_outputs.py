@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from functools import cache
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import dedent, indent
@@ -41,7 +41,7 @@ MakeLake = Callable[[str], Path]
 """Returns the lake of recordings, named by their paths in the repository, with spaces between them."""
 
 
-class _Terminal(StringIO):
+class _Terminal(TextIOWrapper):
     def isatty(self) -> bool:
         return True
 
@@ -79,7 +79,7 @@ def page_with_outputs(page: str, make_lake: MakeLake) -> str:
 
 def command_output(text: str, lake: Path) -> str:
     """Return the lines that a command prints; standard error comes last. SystemExit if the command fails."""
-    program, *arguments = shlex.split(text)
+    program, *arguments = shlex.split(text.replace("\\\n", " "))
     if program != "msmq":
         raise SystemExit(f"not a command of msmq: {text}")
     with TemporaryDirectory() as folder, chdir(folder):
@@ -91,11 +91,12 @@ def command_output(text: str, lake: Path) -> str:
 def printed(arguments: list[str]) -> str:
     """Return what a command prints, at a terminal; SystemExit if it fails."""
     terminal = patch.dict(os.environ, {"COLUMNS": _COLUMNS})
-    with redirect_stdout(_Terminal()) as out, redirect_stderr(StringIO()) as err, terminal:
+    with redirect_stdout(_Terminal(BytesIO(), "utf-8")) as out, redirect_stderr(StringIO()) as err, terminal:
         code = command.main(arguments)
     if code in _FAILURES:
         raise SystemExit(f"msmq {shlex.join(arguments)}: exit code {code}\n{err.getvalue()}")
-    return out.getvalue() + err.getvalue()
+    out.seek(0)
+    return out.read() + err.getvalue()
 
 
 def main() -> None:

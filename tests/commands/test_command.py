@@ -23,11 +23,16 @@ from pipeline.dashboards.html_page import page_code_digest
 
 
 def test_every_job_is_a_subcommand(capsys):
-    modules = {path.stem for path in Path(PROJECT_ROOT, "jobs").glob("*.py") if "\nJOB = " in path.read_text()}
+    jobs = Path(PROJECT_ROOT, "jobs")
+    modules = {
+        ".".join(path.relative_to(PROJECT_ROOT).with_suffix("").parts)
+        for path in jobs.rglob("*.py")
+        if re.search(r"^JOB\b.* = ", path.read_text(), re.MULTILINE)
+    }
     every = {"run_all", "ingest_captures", "ingest_snapshots", "collect_snapshots", "queue"}
     names = set(command.list_jobs())
     assert names >= every
-    assert {module_of(name) for name in names} == {f"jobs.{module}" for module in modules}
+    assert {module_of(name) for name in names} == modules
     for name in names:
         assert name == import_module(module_of(name)).JOB
     assert command.main([]) == 0

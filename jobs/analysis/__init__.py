@@ -1,0 +1,1 @@
+"""Commands that only read, for people at a terminal."""
