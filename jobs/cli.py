@@ -435,6 +435,11 @@ def log_progress(message: str) -> None:
     _write(sys.stderr, escape_unprintable(message, _MAX_LINE_CHARS) + "\n")
 
 
+def bytes_for_terminal(text: str) -> bytes:
+    """Return lines as the terminal of standard output takes them, escaped."""
+    return escape_lines(text, sys.stdout.encoding).encode(sys.stdout.encoding)
+
+
 @contextmanager
 def data_output() -> Iterator[BinaryIO]:
     """Yield standard output for bytes. Where its reader has gone, the block ends there, and the run continues."""

@@ -23,7 +23,6 @@ from jobs.lake_access import open_lake_with_data
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.conditions import Condition, ConditionError, parse_condition
 from pipeline.reports.row_queries import Relation, SortColumn, UnknownNameError, find_relation, row_meanings
-from pipeline.text import escape_lines
 
 JOB: Final = "rows"
 _FORMATS: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
@@ -73,7 +72,7 @@ def _check_arguments(given: Namespace) -> None:
         raise ConfigError(f"--limit: must be at least 0, not {given.limit}")
     if len(set(given.columns)) < len(given.columns):
         raise ConfigError("--columns: a name twice")
-    if _format(given) == "parquet" and given.out == cli.STANDARD_OUTPUT and sys.stdout.isatty():
+    if _format(given) == "parquet" and given.out == cli.STANDARD_OUTPUT and cli.terminal_width():
         raise ConfigError("--format parquet: not to a terminal; give --out a file")
 
 
@@ -118,21 +117,20 @@ class _Given:
 def _write(job_run: cli.JobRun, lake: Lake, rows: Iterable[pa.Table], schema: pa.Schema) -> None:
     """Write rows to the file that is asked for, or to standard output; what a terminal would obey is escaped."""
     arguments, is_printed = job_run.arguments, job_run.arguments.out == cli.STANDARD_OUTPUT
-    what = _format(arguments)
+    width = cli.terminal_width() if is_printed else None
+    form = _format(arguments)
     with cli.data_output() if is_printed else _file(job_run, lake, Path(arguments.out)) as out:
-        if what == "parquet":
+        if form == "parquet":
             write_parquet(rows, schema, out)
             return
-        is_shown = what == "text" or (is_printed and sys.stdout.isatty())
-        encoding = sys.stdout.encoding if is_printed and is_shown else "utf-8"
-        if what == "json":
+        if form == "json":
             parts = json_parts(rows)
-        elif what == "csv":
+        elif form == "csv":
             parts = csv_parts(rows, schema.names, "\n" if is_printed else "\r\n")
         else:
-            parts = text_parts(rows, schema.names, cli.terminal_width() if is_printed else None)
+            parts = text_parts(rows, schema.names, width)
         for part in parts:
-            out.write((escape_lines(part, encoding) if is_shown else part).encode(encoding))
+            out.write(part.encode() if width is None else cli.bytes_for_terminal(part))
 
 
 @contextmanager
