@@ -15,6 +15,7 @@ from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS
 
 _MODULES: Final = {  # of jobs that are called otherwise
+    "compare_taps": "jobs.analysis.compare_taps",
     "queue": "jobs.queue_verdict",
     "rows": "jobs.analysis.rows",
 }
@@ -262,6 +263,27 @@ def _collect_snapshots() -> cli.JobArgumentParser:
     return parser
 
 
+def _compare_taps() -> cli.JobArgumentParser:
+    parser = _base("compare_taps", lake=False)
+    parser.add_argument("a", metavar="A", type=cli.parse_text, help="a capture: a path, or a capture_id of --lake")
+    parser.add_argument("b", metavar="B", type=cli.parse_text, help="another capture of the same traffic")
+    parser.add_argument(
+        "--lake",
+        metavar="FOLDER",
+        type=cli.parse_lake_location,
+        help=f"for captures that are named by id: {cli.LAKE_HELP}",
+    )
+    parser.add_argument(
+        "--most",
+        metavar="N",
+        type=cli.parse_positive_int,
+        default=20,
+        help="print at most N of what each capture lacks (default: %(default)s); counts are of all",
+    )
+    parser.add_argument("--json", action="store_true", help="print all that is lacking, one JSON object per line")
+    return parser
+
+
 def _export_packets() -> cli.JobArgumentParser:
     parser = _base("export_packets")
     for name, metavar, what in (
@@ -503,6 +525,7 @@ PARSERS: Final[Mapping[str, Callable[[], cli.JobArgumentParser]]] = {
     "ask": _ask,
     "check_quality": _check_quality,
     "collect_snapshots": _collect_snapshots,
+    "compare_taps": _compare_taps,
     "export_packets": _export_packets,
     "forget": _forget,
     "maintain": _maintain,
