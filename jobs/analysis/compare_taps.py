@@ -12,18 +12,14 @@ from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.ingest_captures import reader_options
 from jobs.lake_access import open_lake_with_data
-from pipeline.bronze.capture_tasks import read_options
 from pipeline.privacy.redaction import is_redacted
 from pipeline.reports.taps.clock_difference import ClockDifference
 from pipeline.reports.taps.comparison import REASONS, Comparison, Lacking, LackingItem, Tap, compare_taps
 from pipeline.reports.taps.lost_bytes import CAUSES
-from pipeline.reports.taps.tap_items import KINDS, Direction, TapItems, read_items
-from pipeline.reports.taps.tap_streams import Segments, read_segments
+from pipeline.reports.taps.reading import UnreadableError, read_taps
+from pipeline.reports.taps.tap_items import KINDS
 from pipeline.text import escape_unprintable, format_cell, format_count, format_table, format_time
 from schemas.bronze import CAPTURE_FILES
-from udfs.capture.capture_reader import ReadOptions
-from udfs.files.capture_file import NotACaptureError
-from udfs.files.file_source import FileSource
 
 JOB: Final = "compare_taps"
 _NAMES: Final = ("A", "B")
@@ -34,20 +30,17 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     """Read both captures again and print the comparison; nothing is written."""
     arguments, outcome = job_run.arguments, cli.Outcome()
     paths = _paths(job_run)
-    options = read_options(reader_options(job_run.config))
-    sources = [source for path in paths if (source := _open(path, outcome)) is not None]
-    found = [read_items(source, options) for source in sources]
-    for path, each in zip(paths, found, strict=False):
-        _check_read(path, each, outcome)
-    if outcome.failures:
+    try:
+        a, b = read_taps(paths, reader_options(job_run.config), cli.log_progress)
+    except UnreadableError as error:
+        for problem in error.args:
+            outcome.report_unreadable(problem)
         return outcome
-    directions = found[0].directions | found[1].directions
-    streams = [_segments(source, options, directions) for source in sources]
-    compared = compare_taps(*map(Tap, found, streams))
+    compared = compare_taps(a, b)
     if arguments.json:
         cli.write_output("".join(f"{json.dumps(row)}\n" for row in _json_rows(compared)))
     else:
-        cli.write_output("\n".join(_lines(paths, found, compared, arguments.most)) + "\n")
+        cli.write_output("\n".join(_lines(paths, (a, b), compared, arguments.most)) + "\n")
     outcome.summary_fields |= _summary(compared)
     return outcome
 
@@ -67,35 +60,11 @@ def _paths(job_run: cli.JobRun) -> list[str]:
     return [known.get(name, name) for name in names]
 
 
-def _open(path: str, outcome: cli.Outcome) -> FileSource | None:
-    try:
-        return FileSource.from_path(path)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None)
-        outcome.report_unreadable(str(error) if why is None else f"{path}: {why}")
-        return None
-
-
-def _check_read(path: str, found: TapItems, outcome: cli.Outcome) -> None:
-    """Say what could not be read of a capture; a failure if it is nothing at all."""
-    status, error = found.file["status"], found.file["error"]
-    if status in ("unreadable", "empty"):
-        outcome.report_unreadable(f"{path}: {status}: {error or 'there is nothing in it'}")
-    elif status != "complete":
-        cli.log_progress(f"{path}: {status}: {error}")
-
-
-def _segments(source: FileSource, options: ReadOptions, directions: set[Direction]) -> dict[Direction, Segments]:
-    try:
-        return read_segments(source, options, directions)
-    except (OSError, NotACaptureError) as error:
-        raise ConfigError(f"{source.path}: it has changed while it was read: {error}") from error
-
-
-def _lines(paths: Sequence[str], found: Sequence[TapItems], compared: Comparison, most: int) -> Iterator[str]:
-    for name, path, tap in zip(_NAMES, paths, found, strict=True):
-        hours = " to ".join(format_cell(tap.file[at]) for at in ("first_packet_at", "last_packet_at"))
-        yield f"{name}  {path}: {format_count(tap.file['packets'], 'packet')}, {hours}"
+def _lines(paths: Sequence[str], taps: Sequence[Tap], compared: Comparison, most: int) -> Iterator[str]:
+    for name, path, tap in zip(_NAMES, paths, taps, strict=True):
+        file = tap.found.file
+        hours = " to ".join(format_cell(file[at]) for at in ("first_packet_at", "last_packet_at"))
+        yield f"{name}  {path}: {format_count(file['packets'], 'packet')}, {hours}"
     yield from ("", *_clock_lines(compared.clocks), "")
     lacking = (compared.lacking_in_a, compared.lacking_in_b)
     rows = [
@@ -142,7 +111,7 @@ def _lacking_lines(name: str, lacking: Lacking, most: int) -> Iterator[str]:
     if not lacking.items:
         return
     yield from ("", f"{name} lacks:")
-    columns = ["seen at", "what", "which", "from", "to", "why"]
+    columns = ["seen at", "what", "which", "why", "from", "to"]
     yield from format_table(columns, [_row(each) for each in lacking.items[:most]], cli.terminal_width())
     if len(lacking.items) > most:
         yield f"... {len(lacking.items) - most} more: --most, or --json for all"
@@ -152,7 +121,7 @@ def _row(each: LackingItem) -> list[str]:
     item, place = each.item, each.item.place
     at = "" if place.at_us is None else format_time(place.at_us)
     ends = [f"{end.address}:{end.port}" for end in place.direction]
-    return [at, item.kind, escape_unprintable(item.text, 80), *ends, REASONS[each.reason]]
+    return [at, item.kind, escape_unprintable(item.text, 80), REASONS[each.reason], *ends]
 
 
 def _json_rows(compared: Comparison) -> Iterator[dict[str, Any]]:

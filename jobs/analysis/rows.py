@@ -21,7 +21,7 @@ from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.conditions import Condition, ConditionError, parse_condition
+from pipeline.lake.queries.conditions import ConditionError, RowCondition, parse_condition
 from pipeline.reports.row_queries import Relation, SortColumn, UnknownNameError, find_relation, row_meanings
 
 JOB: Final = "rows"
@@ -80,7 +80,7 @@ def _format(given: Namespace) -> str:
     return given.format or _FORMATS.get(Path(given.out).suffix.lower(), "text")
 
 
-def _count(lake: Lake, relation: Relation, condition: Condition | None) -> int:
+def _count(lake: Lake, relation: Relation, condition: RowCondition | None) -> int:
     query = relation.count(condition)
     return int(lake.query(query.sql, **query.inputs)["number"][0].as_py())
 

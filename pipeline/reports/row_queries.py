@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyarrow import types
 
-from pipeline.lake.queries.conditions import Condition, kind_of
+from pipeline.lake.queries.conditions import RowCondition, kind_of
 from pipeline.lake.queries.inputs import BoundQuery
 from pipeline.reports.views.catalog import VIEWS_BY_NAME, LakeViews
 from pipeline.text import similar_names
@@ -55,7 +55,7 @@ class Relation:
         return pa.schema([(name, every[name]) for name in names or every])
 
     def select(
-        self, columns: Sequence[str], condition: Condition | None, order: Sequence[SortColumn], limit: int | None
+        self, columns: Sequence[str], condition: RowCondition | None, order: Sequence[SortColumn], limit: int | None
     ) -> BoundQuery:
         """Return the query for some columns of the rows that meet a condition, at most ``limit`` of them.
 
@@ -75,12 +75,12 @@ class Relation:
         sql += "" if limit is None else f" LIMIT {limit}"
         return self._wrap(sql, condition)
 
-    def count(self, condition: Condition | None) -> BoundQuery:
+    def count(self, condition: RowCondition | None) -> BoundQuery:
         """Return the query for how many rows meet a condition."""
         where = "" if condition is None else f" WHERE {condition.sql}"
         return self._wrap(f"SELECT count(*) AS number FROM {{answer}} AS answer{where}", condition)
 
-    def _wrap(self, sql: str, condition: Condition | None) -> BoundQuery:
+    def _wrap(self, sql: str, condition: RowCondition | None) -> BoundQuery:
         inputs = {} if condition is None else condition.inputs
         return self.query.wrap(sql)._replace(inputs={**self.query.inputs, **inputs})
 

@@ -52,7 +52,7 @@ class ConditionError(ValueError):
     """The condition is not taken: where it stops being one, and why."""
 
 
-class Condition(NamedTuple):
+class RowCondition(NamedTuple):
     """A condition in SQL, as for ``Lake.query``, and the inputs that it names."""
 
     sql: str
@@ -91,11 +91,11 @@ ALLOWED: Final = (
 """What a condition may have, in words."""
 
 
-def parse_condition(text: str, columns: pa.Schema) -> Condition:
+def parse_condition(text: str, columns: pa.Schema) -> RowCondition:
     """Return a condition on rows with these columns; ConditionError if it is none."""
     writer = _Writer(text, columns)
     sql = writer.condition(_parse(text))
-    return Condition(sql, {name: values for name, values in writer.inputs.items() if f"{{{name}}}" in sql})
+    return RowCondition(sql, {name: values for name, values in writer.inputs.items() if f"{{{name}}}" in sql})
 
 
 def kind_of(kind: pa.DataType) -> str:
