@@ -17,7 +17,7 @@ from pipeline.reports.taps.clock_difference import (
 from pipeline.reports.taps.lost_bytes import CAUSES, NOTHING_LACKING, Cause, LackingBytes, lacking_bytes
 from pipeline.reports.taps.tap_items import KINDS, Direction, Item, Key, Kind, TapItems, items_of
 from pipeline.reports.taps.tap_streams import NO_SEGMENTS, Segments
-from udfs.times import datetime_to_us
+from udfs.times import datetime_to_us, us_to_datetime
 
 Streams: TypeAlias = Mapping[Direction, Segments]
 Reason: TypeAlias = Cause | Literal["other_hours", "not_read"]
@@ -29,7 +29,7 @@ REASONS: Final[Mapping[Reason, str]] = {
     "not_read": "its bytes are there, but were not read",
 }
 """Why a capture lacks something, in words."""
-_NO_HOURS: Final = -1  # a capture without packets
+_BEFORE_ALL: Final = us_to_datetime(0)
 
 
 class Tap(NamedTuple):
@@ -89,7 +89,7 @@ def _has(found: TapItems, kind: Kind, key: Key, item: Item) -> bool:
 def _lacking(here: Tap, there: Tap, ahead_us: int) -> Lacking:
     """Return what ``here`` lacks of what ``there`` has, whose clock is ahead of it by about ``ahead_us``."""
     begin_us, end_us = (
-        _NO_HOURS if (at := here.found.file[name]) is None else datetime_to_us(at) + ahead_us
+        datetime_to_us(here.found.file[name] or _BEFORE_ALL) + ahead_us  # of a capture without packets
         for name in ("first_packet_at", "last_packet_at")
     )
     lacking: dict[Direction, LackingBytes] = {}
