@@ -260,6 +260,16 @@ def test_captures_are_named_by_id_or_path(project, tmp_path, capsys):
     assert capsys.readouterr().err == f"compare_taps: no capture of {tmp_path}/lake: {'0' * 32}\n"
 
 
+def test_captures_of_a_redacted_lake_are_not_named_by_id(project, tmp_path, capsys, monkeypatch):
+    path, lake = str(project / "data" / CALLS), ["--lake", str(tmp_path / "lake")]
+    monkeypatch.setenv("MSMQ_REDACT_KEY", "0123456789abcdef0123")
+    assert run_all.main([*lake, "--set", "privacy.redact=[labels,queues,hosts]", "--captures", path]) == 0
+    capsys.readouterr()
+    assert command.main([path, path, *lake]) == 2
+    assert "names are redacted, and captures are not: give paths, no lake" in capsys.readouterr().err
+    assert command.main([path, path]) == 0
+
+
 def test_what_cannot_be_read_is_said_and_exit_3(project, tmp_path, capsys):
     path = str(project / "data" / CALLS)
     (tmp_path / "no \x1b[31m capture").write_bytes(b"\0" * 100)

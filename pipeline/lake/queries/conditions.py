@@ -81,7 +81,10 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "size": Function(("list",), INT, "size({})", "how many values a list has"),
     "startswith": Function(("text", "text"), BOOLEAN, "startswith({}, {})", "whether a text begins with another one"),
 }
-"""All functions by name; kind ``any``: of any one kind."""
+"""All functions by name; kind ``any``: of any one kind. ``coalesce`` takes more than two values too.
+
+The parser gives ``coalesce`` as an operator and ``date`` as a conversion.
+"""
 
 ALLOWED: Final = (
     "allowed are columns, 'texts', numbers, TRUE, FALSE; = <> < > <= >=, IS [NOT] DISTINCT FROM, IS [NOT] NULL, "
