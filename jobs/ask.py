@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 from jobs import cli
-from jobs.command_line.answers import Answer, csv_text, hours_text, json_lines, lines_of, lines_on_coverage
+from jobs.command_line.answers import Answer, csv_text, hours_text, json_lines, lake_views, lines_of, lines_on_coverage
 from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
@@ -25,7 +25,6 @@ from pipeline.reports.views.view import View
 from pipeline.text import format_cell
 
 JOB = "ask"
-_STANDARD_OUTPUT: Final = "-"
 
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
@@ -36,25 +35,15 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     if not arguments.questions and not arguments.define:
         cli.write_output("\n".join(_list_questions()) + "\n")
         return cli.Outcome()
-    quotas = job_run.config.quotas
     lake = open_lake_with_data(job_run)
-    views = LakeViews(
-        lake,
-        arguments.until or arguments.as_of,
-        quotas.queue,
-        quotas.journal,
-        {each.queue.lower(): (each.messages, each.journal) for each in quotas.queues},
-        job_run.config.history.max_gap,
-        quotas.machine,
-        {each.machine: each.bytes for each in quotas.machines},
-    )
+    views = lake_views(job_run.config, lake, arguments.until or arguments.as_of)
     defined: dict[str, Any] = {"defined": views.create_permanent()} if arguments.define else {}
     named = {
         "machine": None if arguments.machine is None else views.machines_called(arguments.machine),
         "queue": None if arguments.queue is None else views.queues_called(arguments.queue),
     }
     views = replace(views, scope=_scope(arguments, lake, named))
-    quiet = _STANDARD_OUTPUT in (arguments.json, arguments.csv)
+    quiet = cli.STANDARD_OUTPUT in (arguments.json, arguments.csv)
     for line in _lines_on_scope(arguments, views.scope, named) if requested else ():
         cli.log_progress(line) if quiet else cli.write_output(f"{line}\n")
     is_anything_meant = all(names is None or names.found for names in named.values())
@@ -108,7 +97,7 @@ def _check_arguments(job_run: cli.JobRun, requested: Sequence[View]) -> None:
     if given.csv is not None and len(requested) != 1:
         names = ", ".join(view.name for view in requested)
         raise ConfigError(f"--csv: has the rows of one view, not of {len(requested)}{f': {names}' if names else ''}")
-    if given.csv == given.json == _STANDARD_OUTPUT:
+    if given.csv == given.json == cli.STANDARD_OUTPUT:
         raise ConfigError("--csv: not - with --json -; give one of both a file")
     for option, columns in (("machine", "machines"), ("queue", "queues")):
         if getattr(given, option) == "":
@@ -178,7 +167,7 @@ def _lines_on_scope(arguments: Namespace, scope: Scope, named: Mapping[str, Name
 @contextmanager
 def _open_file(job_run: cli.JobRun, lake: Lake, target: str | None) -> Iterator[BinaryIO | None]:
     """Yield the file of an option; None if there is none, or if it is standard output. ConfigError if it cannot be."""
-    if target is None or target == _STANDARD_OUTPUT:
+    if target is None or target == cli.STANDARD_OUTPUT:
         yield None
         return
     check_outputs(job_run, lake, [Path(target)])

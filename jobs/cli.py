@@ -327,6 +327,11 @@ def _parse_date(part: str, text: str) -> date:
         raise argparse.ArgumentTypeError(f"not dates like 2024-05-01..2024-05-31: {text!r}") from error
 
 
+def is_capture_id(text: str) -> bool:
+    """Whether a text is a capture's id: 32 hexadecimal digits; else it is a path."""
+    return _CAPTURE_ID.fullmatch(text) is not None
+
+
 def parse_reprocess(text: str) -> ReprocessSelector:
     """Parse the value of --reprocess: ``all``, ``capture=ID-or-path``, ``date=DAYS`` or ``decoder=VERSION``."""
     kind, _, value = text.partition("=")
@@ -334,7 +339,7 @@ def parse_reprocess(text: str) -> ReprocessSelector:
         return ReprocessSelector()
     if kind == "capture" and value:
         try:
-            return ReprocessSelector(capture=value if _CAPTURE_ID.fullmatch(value) else ledger_path(value))
+            return ReprocessSelector(capture=value if is_capture_id(value) else ledger_path(value))
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
     if kind == "date" and value:

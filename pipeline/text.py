@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from difflib import get_close_matches
 from typing import Final
 
 from udfs.times import us_to_datetime
@@ -114,6 +115,12 @@ def with_name(identifier: str, name: str | None) -> str:
     return identifier if is_same else f"{name} ({identifier})"
 
 
+def similar_names(name: str, names: Iterable[str]) -> str:
+    """Return which names are similar to one that is unknown, as words that follow it; nothing if none is."""
+    near = get_close_matches(name, [*names], n=3)
+    return f"; similar: {', '.join(near)}" if near else ""
+
+
 def format_cell(value: object) -> str:
     """Return a value as a table cell of at most 60 characters: empty for null, times in UTC, three decimals."""
     if value is None:
@@ -146,11 +153,12 @@ def _as_utc(at: datetime) -> datetime:
 
 
 def format_table(
-    column_names: Sequence[str], rows: Sequence[Sequence[object]], max_width: int | None = None
+    column_names: Sequence[str], rows: Sequence[Sequence[object]], max_width: int | None = None, first_number: int = 1
 ) -> list[str]:
     """Return the lines of a console table: header, rule, rows. Columns of numbers are aligned right.
 
-    Columns that do not fit into ``max_width`` characters follow in more tables below, each with the rows' numbers.
+    Columns that do not fit into ``max_width`` characters follow in more tables below, each with the rows' numbers, from
+    ``first_number`` on.
     """
     cells = [[format_cell(value) for value in row] for row in rows]
     columns = range(len(column_names))
@@ -169,15 +177,19 @@ def format_table(
         return _COLUMN_GAP.join(aligned).rstrip()
 
     if max_width is not None and sum(widths) + len(_COLUMN_GAP) * (len(widths) - 1) > max_width and len(widths) > 1:
-        return _format_tables(column_names, rows, widths, max_width)
+        return _format_tables(column_names, rows, widths, max_width, first_number)
     return [line(column_names), line(["-" * width for width in widths]), *map(line, cells)]
 
 
 def _format_tables(
-    column_names: Sequence[str], rows: Sequence[Sequence[object]], widths: Sequence[int], max_width: int
+    column_names: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    widths: Sequence[int],
+    max_width: int,
+    first_number: int,
 ) -> list[str]:
     """Return the lines of tables of some columns each: as many as fit, or a single one that does not."""
-    number_width = max(len(_ROW_NUMBER), len(str(len(rows))))
+    number_width = max(len(_ROW_NUMBER), len(str(first_number + len(rows))))
     parts: list[list[int]] = []
     room = 0
     for place, width in enumerate(widths):
@@ -188,6 +200,6 @@ def _format_tables(
         parts[-1].append(place)
     lines: list[str] = []
     for places in parts:
-        numbered = [[number, *(row[place] for place in places)] for number, row in enumerate(rows, 1)]
+        numbered = [[number, *(row[place] for place in places)] for number, row in enumerate(rows, first_number)]
         lines += ["", *format_table([_ROW_NUMBER, *(column_names[place] for place in places)], numbered)]
     return lines[1:]

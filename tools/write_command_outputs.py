@@ -1,6 +1,6 @@
 """Write what commands print into the pages of docs/, on lakes of the recordings in data/.
 
-A marker stands between a code block with one command and the block that gets its output. It names the recordings::
+A marker stands between a code block with commands and the block that gets their output. It names the recordings::
 
     <!-- output, lake of data/transfers/08-stall.pcap.gz: `make outputs-doc` writes it -->
 
@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from functools import cache
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import dedent, indent
@@ -30,7 +30,7 @@ LAKE: Final = "/data/lake"
 _COLUMNS: Final = "110"  # of the terminal
 _MARKER: Final = "<!-- output, lake of "
 _BLOCK: Final = re.compile(
-    r"^(?P<indent> *)```\n(?P<command>(?:(?! *```).*\n)+) *```\n\n"
+    r"^(?P<indent> *)```\n(?P<commands>(?:(?! *```).*\n)+) *```\n\n"
     r" *<!-- output, lake of (?P<recordings>[^:]*): `make outputs-doc` writes it -->\n"
     r" *```text\n(?P<output>(?:(?! *```).*\n)*) *```$",
     re.MULTILINE,
@@ -41,7 +41,7 @@ MakeLake = Callable[[str], Path]
 """Returns the lake of recordings, named by their paths in the repository, with spaces between them."""
 
 
-class _Terminal(StringIO):
+class _Terminal(TextIOWrapper):
     def isatty(self) -> bool:
         return True
 
@@ -68,7 +68,7 @@ def page_with_outputs(page: str, make_lake: MakeLake) -> str:
     """Return a page with what its commands print now; SystemExit for a marker that is not between two blocks."""
 
     def block(found: re.Match[str]) -> str:
-        output = command_output(dedent(found["command"]), make_lake(found["recordings"]))
+        output = output_of(dedent(found["commands"]), make_lake(found["recordings"]))
         begin, end = found.span("output")
         return found[0][: begin - found.start()] + indent(output, found["indent"]) + found[0][end - found.start() :]
 
@@ -77,13 +77,15 @@ def page_with_outputs(page: str, make_lake: MakeLake) -> str:
     return _BLOCK.sub(block, page)
 
 
-def command_output(text: str, lake: Path) -> str:
-    """Return the lines that a command prints; standard error comes last. SystemExit if the command fails."""
-    program, *arguments = shlex.split(text)
-    if program != "msmq":
-        raise SystemExit(f"not a command of msmq: {text}")
+def output_of(commands: str, lake: Path) -> str:
+    """Return the lines that commands print, each first to standard output; SystemExit if one fails."""
+    said = ""
     with TemporaryDirectory() as folder, chdir(folder):
-        said = printed([argument.replace(LAKE, str(lake)) for argument in arguments])
+        for command_line in commands.replace("\\\n", " ").splitlines():
+            program, *arguments = shlex.split(command_line)
+            if program != "msmq":
+                raise SystemExit(f"not a command of msmq: {command_line}")
+            said += printed([argument.replace(LAKE, str(lake)) for argument in arguments])
     lines = [line.rstrip() for line in said.splitlines() if not line.startswith('{"job": ')]
     return "\n".join(lines).strip("\n").replace(str(lake), LAKE).replace(f"{ROOT}/", "") + "\n"
 
@@ -91,11 +93,12 @@ def command_output(text: str, lake: Path) -> str:
 def printed(arguments: list[str]) -> str:
     """Return what a command prints, at a terminal; SystemExit if it fails."""
     terminal = patch.dict(os.environ, {"COLUMNS": _COLUMNS})
-    with redirect_stdout(_Terminal()) as out, redirect_stderr(StringIO()) as err, terminal:
+    with redirect_stdout(_Terminal(BytesIO(), "utf-8")) as out, redirect_stderr(StringIO()) as err, terminal:
         code = command.main(arguments)
     if code in _FAILURES:
         raise SystemExit(f"msmq {shlex.join(arguments)}: exit code {code}\n{err.getvalue()}")
-    return out.getvalue() + err.getvalue()
+    out.seek(0)
+    return out.read() + err.getvalue()
 
 
 def main() -> None:

@@ -10,6 +10,8 @@ from io import StringIO
 from typing import Any, NamedTuple
 
 from jobs import cli
+from jobs.config import Config
+from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import QUESTIONS, LakeViews
 from pipeline.reports.views.evidence import SeenEvidence
 from pipeline.reports.views.scope import Scope
@@ -29,6 +31,21 @@ class Answer(NamedTuple):
     more: bool
     evidence: SeenEvidence
     is_known: bool
+
+
+def lake_views(config: Config, lake: Lake, now: datetime | None) -> LakeViews:
+    """Return the views of a lake with the quotas of the settings; ``now``: None for the newest packet or snapshot."""
+    quotas = config.quotas
+    return LakeViews(
+        lake,
+        now,
+        quotas.queue,
+        quotas.journal,
+        {each.queue.lower(): (each.messages, each.journal) for each in quotas.queues},
+        config.history.max_gap,
+        quotas.machine,
+        {each.machine: each.bytes for each in quotas.machines},
+    )
 
 
 def json_lines(answer: Answer) -> str:

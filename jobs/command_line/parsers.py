@@ -15,10 +15,13 @@ from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS
 
 _MODULES: Final = {  # of jobs that are called otherwise
+    "compare_taps": "jobs.analysis.compare_taps",
     "queue": "jobs.queue_verdict",
+    "rows": "jobs.analysis.rows",
     "wireshark": "jobs.analysis.wireshark",
 }
 MAX_TIMELINES: Final = 3  # of messages whose timelines trace_message prints unasked
+DEFAULT_ROWS: Final = 100  # that the command rows gives unasked
 REDACT_KEY_VARIABLE: Final = "MSMQ_REDACT_KEY"
 REDACT_KEY_FILE_VARIABLE: Final = "MSMQ_REDACT_KEY_FILE"
 
@@ -261,6 +264,27 @@ def _collect_snapshots() -> cli.JobArgumentParser:
     return parser
 
 
+def _compare_taps() -> cli.JobArgumentParser:
+    parser = _base("compare_taps", lake=False)
+    parser.add_argument("a", metavar="A", type=cli.parse_text, help="a capture: a path, or a capture_id of --lake")
+    parser.add_argument("b", metavar="B", type=cli.parse_text, help="another capture of the same traffic")
+    parser.add_argument(
+        "--lake",
+        metavar="FOLDER",
+        type=cli.parse_lake_location,
+        help=f"for captures that are named by id: {cli.LAKE_HELP}",
+    )
+    parser.add_argument(
+        "--most",
+        metavar="N",
+        type=cli.parse_positive_int,
+        default=20,
+        help="print at most N of what each capture lacks (default: %(default)s); counts are of all",
+    )
+    parser.add_argument("--json", action="store_true", help="print all that is lacking, one JSON object per line")
+    return parser
+
+
 def _export_packets() -> cli.JobArgumentParser:
     parser = _base("export_packets")
     for names, metavar, what in (
@@ -395,6 +419,56 @@ def _queue() -> cli.JobArgumentParser:
     return parser
 
 
+def _rows() -> cli.JobArgumentParser:
+    parser = _base("rows")
+    parser.set_defaults(prints_data=True)
+    parser.add_argument(
+        "relation", metavar="TABLE|VIEW", nargs="?", help="layer.table, table, or view; --list names them"
+    )
+    parser.add_argument("--list", action="store_true", help="print all tables and views, with what one row is")
+    parser.add_argument("--describe", action="store_true", help="print the columns, with their types and meanings")
+    parser.add_argument("--count", action="store_true", help="print the number of rows")
+    parser.add_argument(
+        "--columns", metavar="NAME", nargs="+", action="extend", default=[], help="only these columns, in this order"
+    )
+    parser.add_argument(
+        "--where",
+        metavar="CONDITION",
+        type=cli.parse_text,
+        help="only rows that meet this condition, like \"label ILIKE '%%order%%' AND body_bytes > 1000\" "
+        "(docs/guides/operations.md#rows-of-any-table)",
+    )
+    parser.add_argument(
+        "--order",
+        metavar="NAME[:desc]",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="order by these columns, smallest first; :desc: largest first",
+    )
+    parser.add_argument(
+        "--limit",
+        metavar="N",
+        type=int,
+        default=DEFAULT_ROWS,
+        help="at most N rows (default: %(default)s; 0: all rows)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "csv", "json", "parquet"),
+        help="json: one object per line (default: what the name of the file says: .csv, .json, .jsonl, .parquet; else "
+        "text)",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        type=cli.parse_local_path,
+        default=cli.STANDARD_OUTPUT,
+        help="the file to write (default: -, standard output)",
+    )
+    return parser
+
+
 def _run_all() -> cli.JobArgumentParser:
     parser = _base("run_all", captures=True, snapshots=True)
     _add_redact_key(parser)
@@ -509,6 +583,7 @@ PARSERS: Final[Mapping[str, Callable[[], cli.JobArgumentParser]]] = {
     "ask": _ask,
     "check_quality": _check_quality,
     "collect_snapshots": _collect_snapshots,
+    "compare_taps": _compare_taps,
     "export_packets": _export_packets,
     "forget": _forget,
     "maintain": _maintain,
@@ -516,6 +591,7 @@ PARSERS: Final[Mapping[str, Callable[[], cli.JobArgumentParser]]] = {
     "ingest_snapshots": _ingest_snapshots,
     "publish_dashboards": _publish_dashboards,
     "queue": _queue,
+    "rows": _rows,
     "run_all": _run_all,
     "show_message": _show_message,
     "trace_message": _trace_message,

@@ -7,7 +7,7 @@ a store commits (``storage``), a log tells versions (``versions``), queries are 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
@@ -23,7 +23,7 @@ from pipeline.arrow_rows import is_in
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.change import EVERY_ROW, Change, CommitNote, MakeChange, RowsGone, RowsToWrite
 from pipeline.lake.date_filters import Dates, dates_condition
-from pipeline.lake.engine.collect import collect
+from pipeline.lake.engine.collect import collect, stream
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame
 from pipeline.lake.engine.sessions import LazySession, is_remote_session, own_session
 from pipeline.lake.engine.tasks import PartitionedRows
@@ -291,6 +291,12 @@ class Lake:
         differ, so cast where the type matters. ChangeFeedError where changes are not known.
         """
         return self._answers.query(sql, of)
+
+    @contextmanager
+    def read_batches(self, sql: str, /, **of: QueryInput) -> Iterator[Iterable[pa.RecordBatch]]:
+        """Yield the answer to a query, as for ``query``, in batches that are computed as they are read."""
+        with self._answers.read_answer(sql, of) as rows:
+            yield rows if isinstance(rows, pa.RecordBatchReader) else stream(rows)
 
     def query_shared(self, sql: str, /, **tables: Table) -> pa.Table:
         """Return the answer as ``query`` does, to what several steps of a run ask: it stays in memory for them.

@@ -23,8 +23,12 @@ from pipeline.dashboards.html_page import page_code_digest
 
 
 def test_every_job_is_a_subcommand(capsys):
-    jobs = [path for path in Path(PROJECT_ROOT, "jobs").rglob("*.py") if "\nJOB = " in path.read_text()]
-    modules = {".".join(path.relative_to(PROJECT_ROOT).with_suffix("").parts) for path in jobs}
+    jobs = Path(PROJECT_ROOT, "jobs")
+    modules = {
+        ".".join(path.relative_to(PROJECT_ROOT).with_suffix("").parts)
+        for path in jobs.rglob("*.py")
+        if re.search(r"^JOB\b.* = ", path.read_text(), re.MULTILINE)
+    }
     every = {"run_all", "ingest_captures", "ingest_snapshots", "collect_snapshots", "queue"}
     names = set(command.list_jobs())
     assert names >= every

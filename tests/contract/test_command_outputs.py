@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tools.write_command_outputs import ROOT, command_output, lakes_below, marked_pages, page_with_outputs
+from tools.write_command_outputs import ROOT, lakes_below, marked_pages, output_of, page_with_outputs
 
 STALL = "data/transfers/08-stall.pcap.gz"
 PAGE = """
@@ -62,4 +62,4 @@ def test_a_marker_without_its_two_blocks_is_refused(make_lake):
 @pytest.mark.parametrize("command", ["msmq queue --lake /data/lake", "ls /data/lake"])
 def test_a_command_that_fails_is_no_output(command, make_lake):
     with pytest.raises(SystemExit, match=r"exit code 2|not a command"):
-        command_output(command, make_lake(STALL))
+        output_of(command, make_lake(STALL))

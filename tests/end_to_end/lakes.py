@@ -26,6 +26,7 @@ from jobs import (
     show_message,
     trace_message,
 )
+from jobs.analysis import rows
 from pipeline.lake.lake import Lake
 from schemas import bronze, catalog
 from schemas.table import INGESTED_AT, RUN_ID, Table
@@ -62,6 +63,7 @@ def reading_jobs(root: Path, out: Path, call_key: str = "k") -> Iterator[tuple[M
     """Yield each job that only reads a lake, but `run_all --dry-run`, with its arguments."""
     lake = ["--lake", str(root)]
     yield ask, [*lake, "10", "not_known"]
+    yield rows, [*lake, "silver.messages", "--limit", "0"]
     yield alerts, [*lake, "--fail-on", "never"]
     yield trace_message, [*lake, "--from", "1971-01-01"]
     yield show_message, [*lake, "--label", "order"]

@@ -117,7 +117,7 @@ class Answers:
         return query_in_spark(self._session.spark, sql, self._bind(sql, inputs))
 
     @contextmanager
-    def read_answer(self, sql: str, inputs: Mapping[str, QueryInput]) -> Iterator[RowsToWrite]:
+    def read_answer(self, sql: str, inputs: Mapping[str, QueryInput]) -> Iterator[DataFrame | pa.RecordBatchReader]:
         """Yield the answer to a query, which is computed as it is written, and never all in memory."""
         bound = self._bind(sql, inputs)
         given = _all_given(bound)

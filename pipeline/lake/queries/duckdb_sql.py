@@ -45,6 +45,8 @@ _MACROS: Final = (
     "sha2(bytes, bits) AS sha256(bytes)",
     "count_if(condition) AS count(CASE WHEN condition THEN 1 END)",  # DuckDB's own is null where all are null
     "regexp_like(text, pattern) AS regexp_matches(text, pattern)",
+    "startswith(text, beginning) AS starts_with(text, beginning)",
+    "endswith(text, ending) AS ends_with(text, ending)",
     "array_join(list, separator) AS array_to_string(list, separator)",
     "collect_list(value) AS coalesce(array_agg(value) FILTER (WHERE value IS NOT NULL), [])",
     "explode_outer(list) AS unnest(CASE WHEN len(list) > 0 THEN list ELSE [NULL] END)",

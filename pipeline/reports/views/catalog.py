@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pipeline.bronze.event_time import NEWEST_EVENT_TIME_QUERY
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import QueryInput, sql_list
+from pipeline.lake.queries.inputs import BoundQuery, QueryInput, sql_list
 from pipeline.reports.views.acknowledgements import ACKNOWLEDGEMENT_VIEWS
 from pipeline.reports.views.applications import APPLICATION_VIEWS
 from pipeline.reports.views.calls import CALL_VIEWS, COVERAGE_COUNTS_SQL
@@ -165,6 +165,11 @@ class LakeViews:
         view = VIEWS_BY_NAME[name]
         return self._query(view.sql if max_rows is None else f"{view.sql} LIMIT {max_rows}", self.scope, view.scope)
 
+    def bound_query(self, name: str) -> BoundQuery:
+        """Return the query whose answer are the rows of a view."""
+        view = VIEWS_BY_NAME[name]
+        return self._bind(view.sql, self.scope, view.scope)
+
     def machines_called(self, text: str) -> Names:
         """Return all names, addresses and GUIDs of the machines that a text means (``find_machines``)."""
         return find_machines(self._query, self._tables_of_views(VIEWS_BY_NAME), names_in_gold(self.lake), text)
@@ -179,13 +184,17 @@ class LakeViews:
 
     def _query(self, text: str, scope: Scope = EVERYTHING, columns: ScopeColumns = _NO_COLUMNS) -> pa.Table:
         """Return the answer to a query as views are written (``View``)."""
+        query = self._bind(text, scope, columns)
+        return self.lake.query(query.sql, **query.inputs)
+
+    def _bind(self, text: str, scope: Scope, columns: ScopeColumns) -> BoundQuery:
         named: dict[str, QueryInput] = {"quotas": self._quotas(), "machine_quotas": self._machine_quotas()}
         named |= {"machines": scope.machines or (), "queues": scope.queues or ()}
         settings = _settings({each: _input(each) for each in named}, scope, columns)
         sql = self._resolve_sql(text, lambda table: _input(_plain_name(table)), settings)
         inputs: dict[str, QueryInput] = {_plain_name(table): table for table in self._tables_of(text)}
         inputs |= {each: values for each, values in named.items() if _input(each) in sql}
-        return self.lake.query(sql, **inputs)
+        return BoundQuery(sql, inputs)
 
     def evidence(self, name: str) -> SeenEvidence:
         """Return what was seen of the evidence that a view needs, until now and within the hours that it is about.

@@ -1,0 +1,1 @@
+"""Compares two captures of the same traffic."""
