@@ -3,6 +3,6 @@
 from typing import Final
 
 CALL_RULES: Final = "653e34aafcb244cd"
-SESSION_RULES: Final = "f1abd76299edb7ec"
-CLONE_RULES: Final = "91054ec33ba983d7"
+SESSION_RULES: Final = "0a1ad0a04b1ff148"
+CLONE_RULES: Final = "bcdf40d79733eff8"
 SEQUENCE_RULES: Final = "26fbe30a2bbc660c"
