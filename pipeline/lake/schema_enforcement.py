@@ -81,9 +81,10 @@ def changed_keys(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], s
     same = pc.is_valid(known[key])
     for name in facts:
         same = pc.and_(same, _alike(known[name], earlier[name]))
-    now, before = set(rows[key].to_pylist()), set(there[key].to_pylist())
-    fresh = now - set(known[key].filter(same).to_pylist())
-    return fresh, fresh & before | before - now
+    is_gone = pc.invert(pc.is_in(there[key], rows[key].combine_chunks()))
+    found = (rows[key].filter(pc.is_null(places)), known[key].filter(pc.invert(same)), there[key].filter(is_gone))
+    new, other, gone = (set(keys.to_pylist()) for keys in found)
+    return new | other, other | gone
 
 
 def _alike(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
