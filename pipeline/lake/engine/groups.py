@@ -32,6 +32,7 @@ _SLICES: Final = 128  # a few for each task
 _SLICE: Final = "_slice"
 _TASK_BYTES: Final = 96 << 20  # of a task's rows, where there is more than that for each: as objects they take more
 _ANSWERS_AT_ONCE: Final = 2  # DuckDB computes each on all cores; each takes some hundred MB
+_WRITTEN_BYTES: Final = 16 << 20  # of an answer that are spread over slices at a time
 _READ_BYTES: Final = 32 << 20  # of columns that are read at a time, about
 
 
@@ -119,12 +120,25 @@ class _Answer:
         first, self._first = self._first, []
         file.folder.make_folder()
         with file.open_output() as sink, pa.ipc.new_file(sink, schema, options=STAGED_ROWS) as writer:
-            parts = chain.from_iterable(map(_by_slice, chain(first, self._rest)))
+            parts = chain.from_iterable(map(_by_slice, _joined(chain(first, self._rest))))
             for count, (number, rows) in enumerate(parts):
                 writer.write_batch(rows)
                 batches[number].append(count)
                 sizes[number] += rows.nbytes
         return _Part(file, schema, dict(batches), sizes)
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches joined to ones of about ``_WRITTEN_BYTES``: the rows of a slice are to be many in each."""
+    waiting, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= _WRITTEN_BYTES:
+            yield pa.concat_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 def _by_slice(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
