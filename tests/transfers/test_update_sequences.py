@@ -314,6 +314,18 @@ def test_an_order_ack_may_be_in_a_hole_between_other_addresses_of_the_same_queue
     assert only(lake)["missing"] == ["capture_ends"]
 
 
+def test_a_hole_may_hold_what_was_sent_before_the_first_message_that_was_seen(lake):
+    """A hole that comes, or goes, in a session that had ended before: it counts from when that message was made."""
+    exchange = one_hop(("client", 10, 1, {"made": 2 * S}), ("server", 11, 1, {}))
+    before = Connection("before", ONE, TWO, S, holes=(("client", 3 * S, 4 * S, 300),), last=5 * S)
+    update(lake, exchange)
+    assert only(lake)["missing"] == []
+    assert update(lake, replace(exchange, connections=[*exchange.connections, before])) == 1
+    assert only(lake)["missing"] == ["capture_loss"]
+    assert update(lake, exchange) == 1
+    assert only(lake)["missing"] == []
+
+
 def test_a_message_may_be_in_a_hole_between_other_addresses_of_the_same_queue_managers(lake):
     exchange = one_hop(("client", 1, 1, {}), ("client", 3, 3, {}), ("server", 4, 3, {}))
     other = Connection("other", THREE, TWO, S, holes=(("client", 2 * S, 2 * S, 300),), last=30 * S)

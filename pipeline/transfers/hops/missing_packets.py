@@ -45,10 +45,11 @@ AFFECTED_SQL: Final = " UNION ".join(
     f"""
 SELECT g.{{column}} AS id FROM {{rows}} AS g JOIN {{pairs}} AS p
   ON g.sender_address = p.{sender}_address AND g.receiver_address = p.{receiver}_address
-WHERE unix_micros(g.first_sent_at) <= coalesce(p.until, unix_micros(g.first_sent_at))"""
+WHERE {{since}} <= coalesce(p.until, {{since}})"""
     for sender, receiver in (("client", "server"), ("server", "client"))
 )
-"""SQL over a table of gold: what was first sent between these machines up to then. ``pairs``: changed holes."""
+"""SQL over a table of gold: what is between these machines since then or earlier. ``pairs``: changed holes; ``since``:
+from when on, microseconds, a packet that is missing says something else of a row."""
 HOLE_CHANGES: Final = (
     (CHANGED_HOLES_SQL, AFFECTED_SQL),
     (

@@ -229,7 +229,7 @@ class _MessagesUpdate:
             self._add_by(_WAITING_ON_CONNECTIONS, rows=MESSAGE_TRANSFERS, messages=MESSAGES, connections=names)
         for changed, affected in HOLE_CHANGES:
             if pairs := self.step.changes(SESSIONS, changed):
-                sql = affected.replace("{column}", "message_id")
+                sql = affected.replace("{column}", "message_id").replace("{since}", "unix_micros(g.first_sent_at)")
                 self._add_by(sql, rows=MESSAGE_TRANSFERS, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
         wait = timedelta_to_us(self.settings.wait)
         if condition := changed_anywhere_sql(self.step.changes(SESSIONS, CHANGED_ANYWHERE_SQL), wait):

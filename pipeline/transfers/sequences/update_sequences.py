@@ -51,6 +51,7 @@ from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.transfers import TRANSFER_SEQUENCES
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
+from udfs.columns.absent import BEFORE_ALL
 from udfs.times import timedelta_to_us
 
 _TRANSFER_SEQUENCES: Final = DerivedTable(
@@ -208,7 +209,8 @@ class _EodSequencesUpdate:
     def _add_by_holes(self, affected: str, pairs: list[dict[str, Any]]) -> None:
         """Add the sequences that changed holes concern, by one of ``HOLE_CHANGES``."""
         if pairs:
-            sql = affected.replace("{column}", "transaction_sequence_id")
+            # When the first message was made is not in the row: it may be long before it was sent.
+            sql = affected.replace("{column}", "transaction_sequence_id").replace("{since}", str(BEFORE_ALL))
             sql = f"SELECT CAST(id AS string) AS id FROM ({sql})"
             found = self.lake.query(sql, rows=TRANSFER_SEQUENCES, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
             self.affected |= dict.fromkeys(found["id"].to_pylist())
