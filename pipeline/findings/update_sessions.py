@@ -34,6 +34,7 @@ from pipeline.transfers.changed_connections import (
     changed_connections,
 )
 from pipeline.transfers.checkpoint_use import usable_checkpoints
+from pipeline.transfers.checkpoints import Checkpoint
 from pipeline.transfers.hops.hop_keys import CLONES_RULE
 from pipeline.transfers.session_rows import SessionSettings
 from schemas.findings import FINDINGS
@@ -119,31 +120,9 @@ def update(
     now = CaptureState.read(lake)
     step.keep(now)
     lake.add_missing_columns(FINDINGS)
-    folder = RunMarkers.of(lake).root / "session-findings"
-
-    def evaluate(affected: _AffectedSessions | None) -> int:
-        checkpoints = {}
-        if affected is None:
-            every = lake.query(_EVERY, sessions=SESSIONS, findings=FINDINGS)["connection_id"].to_pylist()
-            affected = _AffectedSessions({*every}, set(), None)
-        elif affected.changed is not None:
-            going_on, changes = affected.connections - affected.changed.stepped, affected.changed.changes
-            checkpoints = usable_checkpoints(lake, FINDING_CHECKPOINTS, going_on, changes)
+    with RunMarkers.of(lake).staging_folder("session-findings") as folder:
         staging = FindingStaging(folder, now.capture_ends, read_clock_steps(lake), settings, run_id)
-        staging.stage(lake, affected.connections, checkpoints)
-        hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}' AND NOT {IS_CLONE}")  # few: they are all evaluated again
-        names = affected.connections | affected.on_other_hops | {*hops["connection_id"].to_pylist()}
-        of_hops = StagingWriter(str(folder), "hops")
-        stage_changes(of_hops, FINDINGS, _evaluate_hops(lake, names, wait, run_id), hops)
-        of_hops.close()
-        write_changes(lake, folder, FINDING_CHECKPOINTS)
-        return step.write_changes(folder)
-
-    folder.remove_folder()
-    try:
-        return step.recompute(partial(_find_affected, step, now), evaluate)
-    finally:
-        folder.remove_folder()
+        return step.recompute(partial(_find_affected, step, now), partial(_evaluate, step, staging, wait))
 
 
 class _AffectedSessions(NamedTuple):
@@ -162,6 +141,27 @@ def _find_affected(step: IncrementalUpdate, now: CaptureState) -> _AffectedSessi
     changed = changed_connections(step, now)
     found = {row["connection_id"] for row in step.changes(SESSIONS, _CHANGED)}
     return _AffectedSessions(changed.names | found, _on_other_hops(step), changed)
+
+
+def _evaluate(
+    step: IncrementalUpdate, staging: FindingStaging, wait: timedelta, affected: _AffectedSessions | None
+) -> int:
+    """Evaluate the rules on some sessions, or all, and over several; return how many findings are written."""
+    lake, checkpoints = step.lake, dict[str, Checkpoint]()
+    if affected is None:
+        every = lake.query(_EVERY, sessions=SESSIONS, findings=FINDINGS)["connection_id"].to_pylist()
+        affected = _AffectedSessions({*every}, set(), None)
+    elif affected.changed is not None:
+        going_on, changes = affected.connections - affected.changed.stepped, affected.changed.changes
+        checkpoints = usable_checkpoints(lake, FINDING_CHECKPOINTS, going_on, changes)
+    staging.stage(lake, affected.connections, checkpoints)
+    hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}' AND NOT {IS_CLONE}")  # few: they are all evaluated again
+    names = affected.connections | affected.on_other_hops | {*hops["connection_id"].to_pylist()}
+    files = StagingWriter(str(staging.folder), "hops")
+    stage_changes(files, FINDINGS, _evaluate_hops(lake, names, wait, staging.run_id), hops)
+    files.close()
+    write_changes(lake, staging.folder, FINDING_CHECKPOINTS)
+    return step.write_changes(staging.folder)
 
 
 def _on_other_hops(step: IncrementalUpdate) -> set[str]:

@@ -9,7 +9,8 @@ captures that it changed are read again, and rows of captures that the ledger do
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -92,8 +93,18 @@ class RunMarkers:
         except FileNotFoundError:
             return None
 
+    @contextmanager
+    def staging_folder(self, step: str) -> Iterator[LakePath]:
+        """Yield an empty folder for the staging files of a step; it is removed in the end."""
+        folder = self.root / f".{step}"
+        folder.remove_folder()
+        try:
+            yield folder
+        finally:
+            folder.remove_folder()
+
     def remove_staging_folders(self) -> None:
-        """Remove the staging files of single steps (``Lake.map_groups``), which a killed run left."""
+        """Remove the staging files of single steps (``Lake.map_groups`` too), which a killed run left."""
         for path in self.root.entries():
             if path.name.startswith(".") and path.is_folder():
                 path.remove_folder()

@@ -144,13 +144,9 @@ class _SessionsUpdate:
             affected = self._all_connections()
         if not affected:
             return self.step.note_provenance()
-        folder = RunMarkers.of(self.lake).root / "sessions"
-        folder.remove_folder()
-        try:
+        with RunMarkers.of(self.lake).staging_folder("sessions") as folder:
             self._stage(folder, affected)
             return self._write(folder)
-        finally:
-            folder.remove_folder()
 
     # What changed
 

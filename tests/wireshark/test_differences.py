@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from capture.in_memory import read_captures
 from pcapgen.containers import pcap
 from pcapgen.exchanges import Damage, recorded, tap
 from pcapgen.reading import to_rows
@@ -67,11 +68,32 @@ def test_what_is_not_shown_has_a_cause(project, tmp_path, case):
             assert tree.one(number) in {None, first.one(number)}
             numbered += tree.one(number) is not None
     assert numbered > 0
-    wanted = Counter()
-    for row in to_rows(read_capture(path)["session_packets"]):
-        client, server = (row["client_address"], row["client_port"]), (row["server_address"], row["server_port"])
-        ends = (*client, *server) if row["sent_by"] == "client" else (*server, *client)
-        wanted[ends, row["kind"], row["packet_size"]] += row["complete"]
-    found = Counter(key_of(tree)[:3] for tree in shown)
+    wanted, found = whole_packets(read_capture(path)), Counter(key_of(tree)[:3] for tree in shown)
     assert (found - wanted).total() == 0
     assert (wanted - found).total() == missing
+
+
+def whole_packets(tables):
+    """How many packets tables have as a whole, by direction, kind and size."""
+    out = Counter()
+    for row in to_rows(tables["session_packets"]):
+        client, server = (row["client_address"], row["client_port"]), (row["server_address"], row["server_port"])
+        ends = (*client, *server) if row["sent_by"] == "client" else (*server, *client)
+        out[ends, row["kind"], row["packet_size"]] += row["complete"]
+    return out
+
+
+def test_a_packet_that_two_captures_share_is_in_the_tables_alone(project, tmp_path):
+    talks = recorded(project / "data" / "transfers" / "09-large-messages.pcap.gz")
+    records = tap(talks, Damage(cuts=(300,))).records
+    halves = [records[: len(records) // 2], records[len(records) // 2 :]]
+    shown, alone, captures = Counter(), Counter(), []
+    for number, half in enumerate(halves):
+        path = tmp_path / f"{number}.pcap"
+        path.write_bytes(pcap(half).data)
+        shown.update(key_of(tree)[:3] for tree in trees(path, IN_ORDER) if tree.one("kind"))
+        alone += whole_packets(read_capture(path))
+        captures.append(path.read_bytes())
+    together = whole_packets(read_captures([captures]))
+    assert shown == alone
+    assert (together - alone).total() == 1
