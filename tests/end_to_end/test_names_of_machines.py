@@ -63,6 +63,7 @@ def printed(capsys, job, *arguments):
     return capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_names_are_in_what_people_see_and_change_nothing_else(tmp_path, captures, declared, capsys):
     plain, lake = tmp_path / "plain", tmp_path / "lake"
     assert run(plain, "--captures", *captures) == 0

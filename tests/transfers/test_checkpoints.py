@@ -74,7 +74,7 @@ def anew(tmp_path, talks, ends_at):
 @pytest.mark.parametrize("seed", seeds(1, 30))
 def test_runs_with_checkpoints_give_the_tables_of_one_run(tmp_path, small, monkeypatch, seed):
     """Also where connections are computed in tasks."""
-    if seed % 2 == 0:
+    if seed % 2:
         monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", 1)
     draw = Random(seed)
     talk = long_session(draw)

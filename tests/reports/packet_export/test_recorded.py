@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from schemas.quality import QUALITY_RESULTS
 from schemas.sessions import FINDING_CHECKPOINTS, SESSION_PACKETS
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.files.capture_file import CaptureFileReader
+from udfs.files.file_source import FileSource
 
 RECORDED = (
     "sample/01-remoteread-ndr.pcap", "sample/02-remoteread-ndr64-multiplexed.pcap",
@@ -224,6 +226,15 @@ def test_a_queue_and_a_time(lake):
     assert within
     assert all(0 <= piece.begin_us - at.timestamp() * 10**6 <= 5000 for piece in within)
     assert plan_export(lake, ExportRequest(queue="no such queue")).unknown[0].startswith("queue no such queue")
+
+
+def test_each_capture_is_read_once(lake, recorded, tmp_path, monkeypatch):
+    read, opened = FileSource.from_path, Counter()
+    monkeypatch.setattr(FileSource, "from_path", lambda path: opened.update([path]) or read(path))
+    rows = {of: keys_of(lake, of) for of in (FINDINGS, COVERAGE)}
+    exported(lake, ExportRequest(rows=rows, queue="o", label="o"), tmp_path / "out.pcapng")
+    assert len(opened) > 2
+    assert {*opened.values()} == {1}
 
 
 def test_a_capture_that_is_gone_is_said_and_the_rest_is_given(lake, recorded, tmp_path, capsys):
