@@ -43,19 +43,28 @@ _OUTDATED: Final = StructType().add("connection_id", "string")
 
 
 @dataclass(frozen=True, slots=True)
-class SessionStaging:
-    """Stages sessions in a folder.
+class SessionContext:
+    """What all sessions of a run are computed with, beside their packets.
 
-    ``capture_ends``: by server, microseconds; ``steps``: where clocks of captures were set. ``packet_keys``, all with
-    the columns packet_key and connection_id: ``CHANGED`` are those of changed packets, which without this entry all
-    are; ``DECODED_BEFORE`` those of messages that were decoded already.
+    ``capture_ends``: by server, microseconds; ``steps``: where clocks of captures were set.
     """
 
-    folder: LakePath
     capture_ends: Mapping[str, int]
     steps: ClockSteps
     settings: SessionSettings
     run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStaging:
+    """Stages sessions in a folder.
+
+    ``packet_keys``, all with the columns packet_key and connection_id: ``CHANGED`` are those of changed packets, which
+    without this entry all are; ``DECODED_BEFORE`` those of messages that were decoded already.
+    """
+
+    folder: LakePath
+    context: SessionContext
     packet_keys: Mapping[str, pa.Table]
 
     def stage(self, lake: Lake, names: Collection[str], checkpoints: Mapping[str, Checkpoint]) -> None:
@@ -70,7 +79,7 @@ class SessionStaging:
         """Stage sessions in files with a label; return those that are left out: their checkpoints do not hold."""
         found: list[str] = stage_groups(
             lake, self.folder, self._queries(names, checkpoints),
-            _SessionsOfGroup(self, read_capture_begins(lake, names, checkpoints)).stage, _OUTDATED, label=label,
+            _SessionsOfGroup(self.context, read_capture_begins(lake, names, checkpoints)).stage, _OUTDATED, label=label,
         )["connection_id"].to_pylist()  # fmt: skip
         return found
 
@@ -89,7 +98,7 @@ class SessionStaging:
 class _SessionsOfGroup:
     """The function of a group of connections. ``begins``: of captures, microseconds."""
 
-    of: SessionStaging
+    context: SessionContext
     begins: Mapping[str, int]
 
     def stage(self, parts: QueryAnswers, staging: StagingWriter) -> pa.Table:
@@ -102,7 +111,7 @@ class _SessionsOfGroup:
         if outdated:
             given = {name: without_connections(rows, outdated) for name, rows in given.items()}
             known, sessions = self._compute(given)
-        found, run_id = known.found, self.of.run_id
+        found, run_id = known.found, self.context.run_id
         rows = {
             SESSIONS: sessions,
             ORDER_ACKS: order_ack_rows(found, sessions, run_id),
@@ -117,10 +126,10 @@ class _SessionsOfGroup:
 
     def _compute(self, given: Mapping[str, pa.Table]) -> tuple[ConnectionParts, pa.Table]:
         """Return what is known of connections, and their sessions."""
-        settings = self.of.settings
-        known = ConnectionParts.of(given, SESSION_CHECKPOINTS, self.of.steps, timedelta_to_us(settings.expire))
+        settings = self.context.settings
+        known = ConnectionParts.of(given, SESSION_CHECKPOINTS, self.context.steps, timedelta_to_us(settings.expire))
         sessions = session_rows(
-            known.connections, known.found, self.of.capture_ends, self.begins, settings, self.of.run_id
+            known.connections, known.found, self.context.capture_ends, self.begins, settings, self.context.run_id
         )
         return known, sessions
 
@@ -128,4 +137,4 @@ class _SessionsOfGroup:
         losses = {row["connection_id"]: row for row in known.connections.select(LOSS_COLUMNS).to_pylist()}
         found = known.found
         holes = {name: gaps_are_holes(found, place, losses[name]) for place, name in enumerate(found.connection_ids)}
-        return checkpoint_rows(SESSION_CHECKPOINTS, latest_checkpoints(found, holes), self.of.run_id)
+        return checkpoint_rows(SESSION_CHECKPOINTS, latest_checkpoints(found, holes), self.context.run_id)

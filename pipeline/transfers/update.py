@@ -37,7 +37,7 @@ from pipeline.transfers.changed_connections import CONNECTION_INPUTS, CaptureSta
 from pipeline.transfers.checkpoint_use import ChangedPackets, usable_checkpoints
 from pipeline.transfers.inputs import BINARY_PROTOCOL
 from pipeline.transfers.session_rows import SessionSettings
-from pipeline.transfers.stage_sessions import CHANGED, DECODED_BEFORE, SessionStaging
+from pipeline.transfers.stage_sessions import CHANGED, DECODED_BEFORE, SessionContext, SessionStaging
 from pipeline.transfers.staged_messages import DECODE, GONE, NOW_STORED, RENUMBERED, TAKEN, read_messages
 from schemas.bronze import CONNECTIONS
 from schemas.comqc import COMQC_CALLS
@@ -175,8 +175,8 @@ class _SessionsUpdate:
         if self.decoded_before is not None:
             keys[DECODED_BEFORE] = self.decoded_before.messages
         steps = read_clock_steps(self.lake)
-        staging = SessionStaging(folder, self.now.capture_ends, steps, self.settings, self.run_id, keys)
-        staging.stage(self.lake, names, checkpoints)
+        context = SessionContext(self.now.capture_ends, steps, self.settings, self.run_id)
+        SessionStaging(folder, context, keys).stage(self.lake, names, checkpoints)
 
     def _write(self, folder: LakePath) -> int:
         """Write what was staged; return how many sessions are written."""
