@@ -133,8 +133,9 @@ OTHERS_MERGE = """MERGE INTO {} AS t USING (SELECT 'b' AS k) AS s ON t.quarantin
 WHEN MATCHED THEN UPDATE SET reason = 'other'"""
 
 
+@pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.parametrize("read_log", ["spark", pytest.param("files", marks=pytest.mark.long)])
+@pytest.mark.parametrize("read_log", ["spark", "files"])
 def test_a_merge_of_a_killed_run_is_known_as_its_own_and_undone(lake, merging, spark, read_log):
     dies = killed(lake)
     merge(dies)
