@@ -116,13 +116,9 @@ def ingest(
         return result
     megabytes = sum(file.size for file in fresh) / 1e6
     log(f"reading {len(fresh)} snapshot files, {megabytes:.1f} MB; {result.skipped_files} known")
-    folder = RunMarkers.of(lake).root / "snapshots"
-    folder.remove_folder()  # staging files of a killed run
-    try:
+    with RunMarkers.of(lake).staging_folder("snapshots") as folder:
         known_paths, clock = {files[row["position"]].path for row in known}, IngestClock(max_time_ahead)
         _SnapshotIngestRun(lake, run_id, str(folder / uuid4().hex), fresh, known_paths, clock).run(result)
-    finally:
-        folder.remove_folder()
     return result
 
 

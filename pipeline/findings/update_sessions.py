@@ -37,6 +37,7 @@ from pipeline.transfers.checkpoint_use import usable_checkpoints
 from pipeline.transfers.checkpoints import Checkpoint
 from pipeline.transfers.hops.hop_keys import CLONES_RULE
 from pipeline.transfers.session_rows import SessionSettings
+from pipeline.transfers.stage_connections import SessionContext
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import FINDING_CHECKPOINTS, ORDER_ACKS, SESSIONS
@@ -121,7 +122,8 @@ def update(
     step.keep(now)
     lake.add_missing_columns(FINDINGS)
     with RunMarkers.of(lake).staging_folder("session-findings") as folder:
-        staging = FindingStaging(folder, now.capture_ends, read_clock_steps(lake), settings, run_id)
+        context = SessionContext(now.capture_ends, read_clock_steps(lake), settings, run_id)
+        staging = FindingStaging(folder, context)
         return step.recompute(partial(_find_affected, step, now), partial(_evaluate, step, staging, wait))
 
 
@@ -158,7 +160,7 @@ def _evaluate(
     hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}' AND NOT {IS_CLONE}")  # few: they are all evaluated again
     names = affected.connections | affected.on_other_hops | {*hops["connection_id"].to_pylist()}
     files = StagingWriter(str(staging.folder), "hops")
-    stage_changes(files, FINDINGS, _evaluate_hops(lake, names, wait, staging.run_id), hops)
+    stage_changes(files, FINDINGS, _evaluate_hops(lake, names, wait, staging.context.run_id), hops)
     files.close()
     write_changes(lake, staging.folder, FINDING_CHECKPOINTS)
     return step.write_changes(staging.folder)

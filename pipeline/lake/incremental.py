@@ -207,10 +207,9 @@ class IncrementalUpdate:
 
     def changes(self, table: Table, sql: str, **inputs: QueryInput) -> list[RowDict]:
         """Return what changed in an input, as ``ChangeFeeds.rows``; UnknownChangesError in place of None."""
-        found = self.feeds.rows(table, sql, **inputs)
-        if found is None:
-            raise UnknownChangesError
-        return found
+        found = self.changed_rows(table, sql, **inputs)
+        rows: list[RowDict] = [] if found is None else found.to_pylist()
+        return rows
 
     def changed_rows(self, table: Table, sql: str, **inputs: QueryInput) -> pa.Table | None:
         """Return the same as an Arrow table, None without a change; UnknownChangesError."""
@@ -264,17 +263,11 @@ class IncrementalUpdate:
         ``current`` are the table's rows of everything that was recomputed.
         """
         dates = set(current[EVENT_DATE].to_pylist())
-        before = self.commits[self.target].provenance_json if self.target in self.commits else None
-        return self.lake.replace_changed(
-            self.target, rows, current, dates=dates, provenance=self._provenance_json, previous_provenance=before
-        )
+        return self.lake.replace_changed(self.target, rows, current, dates=dates, **self._provenances)
 
     def write_changes(self, folder: LakePath) -> int:
         """Write the changes of the table that were staged in a folder; return how many rows are written."""
-        before = self.commits[self.target].provenance_json if self.target in self.commits else None
-        return write_changes(
-            self.lake, folder, self.target, provenance=self._provenance_json, previous_provenance=before
-        )
+        return write_changes(self.lake, folder, self.target, **self._provenances)
 
     def replace_all(self, rows: RowsToWrite) -> int:
         """Make these all rows of the table; return how many are written."""
@@ -295,6 +288,12 @@ class IncrementalUpdate:
         """Have the rows rest on the newest versions of inputs, which are read only now."""
         for table in tables:
             self.provenance_now[str(table)] = self.lake.version(table)
+
+    @property
+    def _provenances(self) -> dict[str, str | None]:
+        """What the table rests on from now on, and what it rested on before."""
+        before = self.commits[self.target].provenance_json if self.target in self.commits else None
+        return {"provenance": self._provenance_json, "previous_provenance": before}
 
     @property
     def _provenance_json(self) -> str:

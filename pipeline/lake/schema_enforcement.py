@@ -98,3 +98,9 @@ def _alike(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
 def select_fields(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     """Return some fields of a schema, in their order."""
     return pa.schema([schema.field(name) for name in names])
+
+
+def cast_to(table: Table, rows: pa.Table, columns: Sequence[str] = ()) -> pa.Table:
+    """Return columns of rows, all of a table's by default, with the types that the table has."""
+    schema = select_fields(table.schema(), columns or table.names)
+    return rows.select(schema.names).cast(schema)

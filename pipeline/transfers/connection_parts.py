@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pipeline.arrow_rows import is_in
 from pipeline.lake.date_filters import DateSpan
 from pipeline.lake.queries.inputs import BoundQuery, QueryInput, RowsOfDates
-from pipeline.lake.schema_enforcement import select_fields
+from pipeline.lake.schema_enforcement import cast_to
 from pipeline.lake.stage_groups import BUCKET, bucket_sql
 from pipeline.transfers.checkpoints import Checkpoint, checkpoints_by_connection
 from pipeline.transfers.connection_packets import ConnectionPackets
@@ -146,8 +146,7 @@ class ConnectionParts(NamedTuple):
         """``table``: of checkpoints; ``steps``: where clocks were set; ``expire_us``: the setting pending.expire."""
         connections, decoded, counts = (parts[name] for name in ("connections", "decoded", "packet_counts"))
         columns = [name for name in connections.column_names if name != BUCKET]
-        connections = connections.select(columns).cast(select_fields(CONNECTIONS.schema(), columns))
-        stored = parts["checkpoints"].select(table.names).cast(table.schema())
+        connections, stored = cast_to(CONNECTIONS, connections, columns), cast_to(table, parts["checkpoints"])
         checkpoints = checkpoints_by_connection(stored.filter(parts["checkpoints"]["usable"]))
         packets, names = parts["packets"].drop_columns([BUCKET]), connections["connection_id"].to_pylist()
         return ConnectionParts(

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import BoundQuery, QueryAnswers
-from pipeline.lake.stage_groups import stage_groups
+from pipeline.lake.schema_enforcement import cast_to
+from pipeline.lake.stage_groups import StageFunction
 from pipeline.lake.staged_changes import stage_changes
 from pipeline.lake.staging_files import StagingWriter
 from pipeline.transfers.checkpoint_cuts import latest_checkpoints
@@ -31,28 +30,14 @@ from pipeline.transfers.connection_parts import (
 )
 from pipeline.transfers.inputs import read_capture_begins
 from pipeline.transfers.sending_rows import sending_rows
-from pipeline.transfers.session_rows import CONNECTION_COLUMNS, SessionSettings, order_ack_rows, session_rows
+from pipeline.transfers.session_rows import CONNECTION_COLUMNS, order_ack_rows, session_rows
 from pipeline.transfers.side_losses import LOSS_COLUMNS, gaps_are_holes
+from pipeline.transfers.stage_connections import SessionContext, left_out, stage_connections
 from pipeline.transfers.staged_messages import stage_messages
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_CHECKPOINTS, SESSIONS
-from udfs.capture.clock_steps import ClockSteps
 from udfs.times import timedelta_to_us
 
 CHANGED, DECODED_BEFORE = "changed", "decoded_before"
-_OUTDATED: Final = StructType().add("connection_id", "string")
-
-
-@dataclass(frozen=True, slots=True)
-class SessionContext:
-    """What all sessions of a run are computed with, beside their packets.
-
-    ``capture_ends``: by server, microseconds; ``steps``: where clocks of captures were set.
-    """
-
-    capture_ends: Mapping[str, int]
-    steps: ClockSteps
-    settings: SessionSettings
-    run_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +54,14 @@ class SessionStaging:
 
     def stage(self, lake: Lake, names: Collection[str], checkpoints: Mapping[str, Checkpoint]) -> None:
         """Stage the sessions of some connections; of those with a checkpoint what is behind it."""
-        outdated = self._stage(lake, names, checkpoints, "")
-        if outdated:
-            self._stage(lake, outdated, {}, "anew")
 
-    def _stage(
-        self, lake: Lake, names: Collection[str], checkpoints: Mapping[str, Checkpoint], label: str
-    ) -> list[str]:
-        """Stage sessions in files with a label; return those that are left out: their checkpoints do not hold."""
-        found: list[str] = stage_groups(
-            lake, self.folder, self._queries(names, checkpoints),
-            _SessionsOfGroup(self.context, read_capture_begins(lake, names, checkpoints)).stage, _OUTDATED, label=label,
-        )["connection_id"].to_pylist()  # fmt: skip
-        return found
+        def plan(
+            names: Collection[str], checkpoints: Mapping[str, Checkpoint]
+        ) -> tuple[dict[str, BoundQuery], StageFunction]:
+            begins = read_capture_begins(lake, names, checkpoints)
+            return self._queries(names, checkpoints), _SessionsOfGroup(self.context, begins).stage
+
+        stage_connections(lake, self.folder, names, checkpoints, plan)
 
     def _queries(self, names: Collection[str], checkpoints: Mapping[str, Checkpoint]) -> dict[str, BoundQuery]:
         queries = connection_queries(names, checkpoints, SESSION_CHECKPOINTS, CONNECTION_COLUMNS)
@@ -118,11 +98,11 @@ class _SessionsOfGroup:
             SENDINGS: sending_rows(found, known.connections, sessions, run_id),
         }
         for table, made in rows.items():
-            stage_changes(staging, table, made, given[table.name].select(table.names).cast(table.schema()))
+            stage_changes(staging, table, made, cast_to(table, given[table.name]))
         stage_changes(staging, SESSION_CHECKPOINTS, self._checkpoints(known), known.stored)
         changed, decoded_before = given.get(CHANGED), given.get(DECODED_BEFORE)
         stage_messages(staging, found, known.decoded, changed, decoded_before)
-        return pa.table({"connection_id": pa.array(sorted(outdated), pa.string())})
+        return left_out(outdated)
 
     def _compute(self, given: Mapping[str, pa.Table]) -> tuple[ConnectionParts, pa.Table]:
         """Return what is known of connections, and their sessions."""

@@ -37,7 +37,8 @@ from pipeline.transfers.changed_connections import CONNECTION_INPUTS, CaptureSta
 from pipeline.transfers.checkpoint_use import ChangedPackets, usable_checkpoints
 from pipeline.transfers.inputs import BINARY_PROTOCOL
 from pipeline.transfers.session_rows import SessionSettings
-from pipeline.transfers.stage_sessions import CHANGED, DECODED_BEFORE, SessionContext, SessionStaging
+from pipeline.transfers.stage_connections import SessionContext
+from pipeline.transfers.stage_sessions import CHANGED, DECODED_BEFORE, SessionStaging
 from pipeline.transfers.staged_messages import DECODE, GONE, NOW_STORED, RENUMBERED, TAKEN, read_messages
 from schemas.bronze import CONNECTIONS
 from schemas.comqc import COMQC_CALLS
