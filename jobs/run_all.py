@@ -49,7 +49,7 @@ from pipeline.silver.inline_decoders import NOTHING_DECODED, Decoded
 from pipeline.silver.machine_names import DeclaredNames
 from pipeline.text import format_count
 from pipeline.transfers.messages import update_messages
-from pipeline.transfers.messages.message_rows import TransferSettings
+from pipeline.transfers.messages.transfer_context import TransferSettings
 from pipeline.transfers.sequences import update_sequences
 from pipeline.transfers.sequences.sequence_rows import SequenceSettings
 from pipeline.transfers.session_rows import SessionSettings

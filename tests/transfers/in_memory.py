@@ -20,8 +20,9 @@ from pipeline.settings import TransfersConfig
 from pipeline.silver.decode_packets import decode_packets
 from pipeline.transfers.connection_parts import ConnectionParts, connection_queries
 from pipeline.transfers.inputs import BINARY_PROTOCOL, read_capture_begins
-from pipeline.transfers.messages.message_inputs import read_transfer_inputs
-from pipeline.transfers.messages.message_rows import TransferSettings, message_transfer_rows
+from pipeline.transfers.messages.message_inputs import GroupedMessages, TransferInputs
+from pipeline.transfers.messages.message_rows import message_transfer_rows
+from pipeline.transfers.messages.transfer_context import TransferSettings
 from pipeline.transfers.sending_rows import sending_rows
 from pipeline.transfers.sequences.sequence_inputs import (
     fill_queue_managers,
@@ -68,8 +69,7 @@ def transfers_of_bronze(tables):
     lake.put(ORDER_ACKS, order_ack_rows(found, sessions, RUN))
     lake.put(SENDINGS, sending_rows(found, connections, sessions, RUN))
     lake.put(MESSAGES, _messages(lake, found))
-    inputs = read_transfer_inputs(lake, read_sure_capture_ends(lake))
-    lake.put(MESSAGE_TRANSFERS, message_transfer_rows(inputs, TransferSettings(), RUN))
+    lake.put(MESSAGE_TRANSFERS, _transfers(lake))
     lake.put(TRANSFER_SEQUENCES, _sequences(lake, ends))
     lake.put(FINDINGS, _findings(lake, found, ends))
     return lake
@@ -84,6 +84,14 @@ def _messages(lake, found):
     numbers = found.number_columns(place.combine_chunks().to_numpy())
     batches = decode_packets(chosen, pa.nulls(chosen.num_rows, pa.string()), numbers=numbers)
     return pa.Table.from_batches([batches[str(MESSAGES)]])
+
+
+def _transfers(lake):
+    messages = GroupedMessages.read(lake)
+    context = messages.read_context(lake, TransferSettings(), RUN, read_sure_capture_ends(lake))
+    queries = messages.queries(replaced=False, captures_of_calls=True)
+    inputs = {name: lake.query(query.sql, **query.inputs) for name, query in queries.items()}
+    return message_transfer_rows(TransferInputs.of(inputs), context)
 
 
 def _sequences(lake, ends):

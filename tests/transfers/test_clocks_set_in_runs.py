@@ -75,7 +75,7 @@ def recomputed(monkeypatch):
     """Which tables were computed as a whole."""
     found, everything = [], update_messages._MessagesUpdate._recompute_all
     monkeypatch.setattr(
-        update_messages._MessagesUpdate, "_recompute_all", lambda self: found.append("messages") or everything(self)
+        update_messages._MessagesUpdate, "_recompute_all", lambda *given: found.append("messages") or everything(*given)
     )
     compute = update_sequences._EodSequencesUpdate._compute
 

@@ -9,10 +9,11 @@ import pytest
 
 from engines import without_spark
 from example_counts import seeds
+from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
 from pipeline.queues.queue_rows import QueueSettings, transfer_events_sql
 from pipeline.transfers.messages import first_events, update_messages
-from pipeline.transfers.messages.message_rows import TransferSettings
+from pipeline.transfers.messages.transfer_context import TransferSettings
 from schemas.transfers import MESSAGE_TRANSFERS
 from transfers.silver_messages import GUIDS, ONE, START, THREE, TWO, S, Silver, expected_rows, micros
 from udfs.columns.absent import NONE
@@ -202,6 +203,7 @@ def part(silver, draw, kept):
 def test_runs_in_parts_give_what_is_computed_row_by_row(tmp_path, monkeypatch, seed):
     draw = Random(seed)
     monkeypatch.setattr(update_messages, "MAX_SENDINGS_TOGETHER", draw.choice([5, 10**6]))
+    monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", draw.choice([-1, 10**6]))  # in tasks, or not
     silver = random_silver(draw)
     parts = lake_at(tmp_path / "parts")
     for kept in (0.3, 0.6, 0.95, 0.8):
@@ -219,7 +221,7 @@ def test_changes_of_any_number_are_not_a_recomputation(lake, monkeypatch, togeth
     monkeypatch.setattr(update_messages, "MAX_SENDINGS_TOGETHER", together)
     silver = random_silver(draw)
     update(lake, part(silver, draw, 0.7))
-    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda _: pytest.fail("all are recomputed"))
+    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda *_: pytest.fail("all are recomputed"))
     update(lake, silver)
     check(lake, silver)
 
@@ -327,7 +329,7 @@ def test_a_message_that_shows_a_clock_changes_those_of_the_day(lake, monkeypatch
     silver.session("gone", ONE, TWO, ended="closed")
     silver.send("gone", "client", S, time_to_reach_queue_s=50)
     update(lake, silver)
-    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda _: pytest.fail("all are recomputed"))
+    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda *_: pytest.fail("all are recomputed"))
     silver.send("gone", "client", 10 * S, sent=20 * S, ordinal=8, acked=(11 * S, key("sh")))
     for missing in (["clocks_differ"], []):
         update(lake, silver)
@@ -430,7 +432,7 @@ def test_a_handshake_that_is_read_later_changes_the_hop_and_no_key(lake, monkeyp
         THREE: ("transferred", [], key(THREE, TWO)),
     }
     check(lake, silver)
-    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda _: pytest.fail("all are recomputed"))
+    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda *_: pytest.fail("all are recomputed"))
     later = silver.session("later", THREE, TWO, at=40 * S)
     later["initiator_queue_manager"] = GUIDS[ONE]
     update(lake, silver)
@@ -446,7 +448,7 @@ def test_a_handshake_that_is_read_later_changes_the_hop_and_no_key(lake, monkeyp
 def test_an_identifier_of_two_machines_tells_no_hop(lake, monkeypatch):
     silver = sent_from_two_addresses()
     update(lake, silver)
-    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda _: pytest.fail("all are recomputed"))
+    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda *_: pytest.fail("all are recomputed"))
     for clones, outcome in (({GUIDS[ONE]}, "unacknowledged"), ({GUIDS[THREE]}, "transferred")):
         silver.clones = clones
         silver.session(f"another {outcome}", TWO, THREE, at=50 * S)  # O07 comes and goes with sessions
@@ -461,7 +463,7 @@ def test_a_hole_between_the_same_queue_managers_may_hold_the_sending_that_was_ac
     silver.send("first", "client", S)
     update(lake, silver)
     assert by_sender(lake, "outcome", "missing") == {ONE: ("unacknowledged", [])}
-    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda _: pytest.fail("all are recomputed"))
+    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda *_: pytest.fail("all are recomputed"))
     holes = [("client", 20 * S, 30 * S, 200)]
     other = silver.session("other", THREE, TWO, at=20 * S, last=40 * S, holes=holes)
     for manager, missing in ((GUIDS[ONE], ["capture_loss"]), (GUIDS[THREE], [])):
@@ -484,7 +486,7 @@ def test_a_hole_of_a_later_run_may_hold_an_acknowledgement(lake, monkeypatch, ad
     silver.send("first", "client", S, acked=(2 * S, "ack"), acknowledgement_requested=1, **said)
     update(lake, silver)
     assert by_sender(lake, "outcome", "missing") == {ONE: ("transferred", [])}
-    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda _: pytest.fail("all are recomputed"))
+    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda *_: pytest.fail("all are recomputed"))
     other = silver.session("other", *addresses, at=20 * S, last=40 * S, holes=[("server", 20 * S, 30 * S, 200)])
     other["initiator_queue_manager"] = manager
     update(lake, silver)

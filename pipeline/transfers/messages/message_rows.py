@@ -5,9 +5,8 @@ All is computed on whole columns: sendings are sorted by row, and a row is where
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import times_to_us
-from pipeline.settings import AlertsConfig, PendingConfig, TransfersConfig
 from pipeline.transfers.hops.address_queue_managers import AddressQueueManagers
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS, hop_keys
 from pipeline.transfers.hops.missing_packets import HopHoles, acknowledged_directly
@@ -29,6 +27,7 @@ from pipeline.transfers.messages.acknowledgement_matches import (
 from pipeline.transfers.messages.evidence_lists import EvidenceLists
 from pipeline.transfers.messages.message_inputs import APPLICATION_IDS, TransferInputs
 from pipeline.transfers.messages.sender_clocks import clocks_differ
+from pipeline.transfers.messages.transfer_context import TransferContext
 from schemas.table import EVENT_DATE, RUN_ID, TIMESTAMP, UINT64
 from schemas.transfers import MESSAGE_TRANSFERS, REPORT_SIGHTING
 from udfs.array_types import Bools, Ints
@@ -71,33 +70,11 @@ _OF_MESSAGE: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class TransferSettings:
-    """The settings transfers.wait, pending.expire and alerts.max_clock_difference."""
-
-    wait: timedelta = TransfersConfig.wait
-    expire: timedelta = PendingConfig.expire
-    max_clock_difference: timedelta = AlertsConfig.max_clock_difference
-
-    def as_provenance(self) -> dict[str, float]:
-        """Return the settings as JSON values."""
-        return {
-            "wait_s": self.wait.total_seconds(),
-            "expire_s": self.expire.total_seconds(),
-            "max_clock_difference_s": self.max_clock_difference.total_seconds(),
-        }
-
-
-def message_transfer_rows(
-    inputs: TransferInputs, settings: TransferSettings, run_id: str, clones: Collection[str] = ()
-) -> pa.Table:
-    """Return a row of gold.message_transfers for each message, destination queue and hop.
-
-    ``clones``: identifiers of queue managers that two machines have.
-    """
+def message_transfer_rows(inputs: TransferInputs, context: TransferContext) -> pa.Table:
+    """Return a row of gold.message_transfers for each message, destination queue and hop."""
     if not inputs.sendings.num_rows:
         return TRANSFERS_SCHEMA.empty_table()
-    return _Transfers.of(inputs, settings, clones).rows(run_id)
+    return _Transfers.of(inputs, context).rows()
 
 
 @dataclass(slots=True)
@@ -136,12 +113,11 @@ class _Transfers:
     """Rows that are being made. ``sendings`` are sorted by row; ``starts`` is where the first one of each stands."""
 
     inputs: TransferInputs
+    context: TransferContext
     sendings: pa.Table
     starts: Ints
     row: Ints  # of each sending
     sent_at: Ints  # of each sending
-    settings: TransferSettings
-    clones: Collection[str] = ()
     columns: dict[str, Any] = field(default_factory=dict)
     events: dict[str, _TimeSource] = field(default_factory=dict)
     classes: dict[str, Ints] = field(default_factory=dict)
@@ -149,15 +125,15 @@ class _Transfers:
     first_unclear: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # likewise: which sending was first
 
     @staticmethod
-    def of(inputs: TransferInputs, settings: TransferSettings, clones: Collection[str]) -> _Transfers:
+    def of(inputs: TransferInputs, context: TransferContext) -> _Transfers:
         """Sort sendings into rows; those that come later than transfers.wait are left out."""
         sendings, starts, row = _split_rows(inputs.sendings)
         sent_at = to_times(sendings["sent_at"], AFTER_ALL)
-        taken = sent_at <= sent_at[starts][row] + timedelta_to_us(settings.wait)
+        taken = sent_at <= sent_at[starts][row] + timedelta_to_us(context.settings.wait)
         if not taken.all():
             sendings, starts, row = _split_rows(sendings.filter(pa.array(taken)))
             sent_at = to_times(sendings["sent_at"], AFTER_ALL)
-        return _Transfers(inputs, sendings, starts, row, sent_at, settings, clones)
+        return _Transfers(inputs, context, sendings, starts, row, sent_at)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -167,10 +143,10 @@ class _Transfers:
         """When the first sending of each row was sent."""
         return self.sent_at[self.starts]
 
-    def rows(self, run_id: str) -> pa.Table:
+    def rows(self) -> pa.Table:
         """Return the rows."""
         self._describe_message()
-        self.columns["hop_key"] = hop_keys([self.columns[name] for name in HOP_COLUMNS], self.clones)
+        self.columns["hop_key"] = hop_keys([self.columns[name] for name in HOP_COLUMNS], self.context.clones)
         self._describe_sendings()
         reports = self._find_acknowledgements()
         outcome = self._outcomes()
@@ -188,7 +164,7 @@ class _Transfers:
             "confidence": pc.if_else(pa.array(missing == 0), "complete", "partial"),
             "errors": _empty_lists(len(self), TRANSFERS_SCHEMA.field("errors").type),
             EVENT_DATE: pc.floor_temporal(self.columns["first_sent_at"], unit="day").cast(pa.timestamp("us")),
-            RUN_ID: pa.repeat(pa.scalar(run_id, pa.string()), len(self)),
+            RUN_ID: pa.repeat(pa.scalar(self.context.run_id, pa.string()), len(self)),
         }
         self.columns |= self._keys()
         self.columns["acknowledged_on"] = self.columns["transfer_key"].take(from_ints(other))
@@ -207,7 +183,7 @@ class _Transfers:
             name = f"{end}_queue_manager"
             found = one_array(first[name])
             if found.null_count:
-                handshakes, expire = self.inputs.handshakes, timedelta_to_us(self.settings.expire)
+                handshakes, expire = self.context.handshakes, timedelta_to_us(self.context.settings.expire)
                 known = known or AddressQueueManagers.of(handshakes, expire)
                 found = pc.coalesce(found, known.at(self.columns[f"{end}_address"], self.first_at))
             self.columns[name] = found
@@ -272,7 +248,7 @@ class _Transfers:
                  "destination_queue_manager", "transaction_number", "sender_address", "receiver_address",
                  "receiver_queue_manager")  # fmt: skip
         named = pa.table({name: self.columns[name] for name in names})
-        until = self.first_at + timedelta_to_us(self.settings.wait)
+        until = self.first_at + timedelta_to_us(self.context.settings.wait)
         since = self._since()
         has_copies = self._has_copies()
         order_acks = self.inputs.order_acks.filter(pc.equal(self.inputs.order_acks["kind"], "order_ack"))
@@ -297,14 +273,14 @@ class _Transfers:
         connections, captures = (
             one_array(self.sendings[name].take(pa.array(self.starts))) for name in ("connection_id", "capture_id")
         )
-        pairs = {(row["connection_id"], name) for row in self.inputs.overlaps.to_pylist() if row["clocks_differ"]
+        pairs = {(row["connection_id"], name) for row in self.context.overlaps.to_pylist() if row["clocks_differ"]
                  for pair in row["overlapping_captures"] for name in pair.values()}  # fmt: skip
         if pairs:
             beside = pc.is_in(
                 pc.binary_join_element_wise(connections, captures, "\n"), pa.array(["\n".join(each) for each in pairs])
             )
             since = np.where(np.asarray(beside, np.bool_), since - _MAX_CLOCK_SKEW_US, since)
-        for name, begin, end in self.inputs.steps:
+        for name, begin, end in self.context.steps:
             ours = to_flags(pc.equal(captures, name))
             since = np.where(ours & (begin <= since) & (since <= end), begin, since)
         return since
@@ -350,14 +326,14 @@ class _Transfers:
     def _set_latencies(self) -> None:
         """Set the times of acknowledgements, and how long after the first sending they came."""
         first = [one_array(self.sendings[name].take(pa.array(self.starts))) for name in ("connection_id", "capture_id")]
-        overlaps = _overlap_texts(self.inputs.overlaps)
+        overlaps = _overlap_texts(self.context.overlaps)
         self.across_clocks, self.first_unclear = np.zeros(len(self), np.bool_), self._is_first_unclear()
         for name, event in self.events.items():
             column = {"session_ack": "session_acked_at", "store": "stored_at"}.get(name, f"{name}ed_at")
             self.columns[column] = from_times(event.at, AFTER_ALL)
             took = event.at - self.first_at
             unknown = (event.at == AFTER_ALL) | (self.first_at == AFTER_ALL) | (took < 0)
-            for step in self.inputs.steps:
+            for step in self.context.steps:
                 crosses = ~unknown & _crosses(first[1], self.first_at, event, step)
                 unknown |= crosses
                 self.across_clocks |= crosses
@@ -369,7 +345,7 @@ class _Transfers:
     def _is_first_unclear(self) -> Bools:
         """Return for each row whether another sending may have been sent before the one with the earliest time."""
         out = np.zeros(len(self), np.bool_)
-        order, keys = self.inputs.order, self.sendings["packet_key"].to_pylist()
+        order, keys = self.context.order, self.sendings["packet_key"].to_pylist()
         if order.packets:
             for place, row in enumerate(self.row.tolist()):
                 first = keys[self.starts[row]]
@@ -407,9 +383,9 @@ class _Transfers:
 
     def _may_have_expired(self) -> Bools:
         """Return for each row whether it expired before the captures end, if the capture's clock was right then."""
-        if not self.inputs.set_by:
+        if not self.context.set_by:
             return np.zeros(len(self), np.bool_)
-        set_by = to_ints(self._of_servers(self.inputs.set_by))
+        set_by = to_ints(self._of_servers(self.context.set_by))
         most = np.maximum.reduceat(set_by, self.starts)
         may_have: Bools = (most > 0) & (to_times(self.columns["expires_at"], AFTER_ALL) < self._capture_ends() + most)
         return may_have
@@ -421,7 +397,7 @@ class _Transfers:
 
     def _capture_ends(self) -> Ints:
         """Return the latest capture end of each row's sendings."""
-        ends = self._of_servers(self.inputs.capture_ends)
+        ends = self._of_servers(self.context.capture_ends)
         ends = pc.coalesce(ends, one_array(times_to_us(self.sendings["last_packet_at"])))
         return np.maximum.reduceat(to_ints(ends, BEFORE_ALL), self.starts)
 
@@ -468,7 +444,7 @@ class _Transfers:
         ends = [self.columns[name].take(pa.array(several)).to_pylist() for name in HOP_COLUMNS[:2]]
         hops: dict[int, list[tuple[int, tuple[str | None, ...]]]] = {}
         for place, hop in zip(several.tolist(), zip(*ends, strict=True), strict=True):
-            if not set(hop) & {*self.clones}:
+            if not set(hop) & {*self.context.clones}:
                 hops.setdefault(int(codes[place]), []).append((place, hop))
         for rows in hops.values():
             others = [(place, hop) for place, hop in rows if chosen[place]]
@@ -495,8 +471,8 @@ class _Transfers:
         """
         complete = self._flags("complete")
         lost = self._any(self._flags("acknowledgement_may_be_missing") | self._flags("unnumbered_by_loss"))
-        lost = (lost & (outcome > _TRANSFERRED)) | self._may_be_otherwise(outcome, self.inputs.holes)
-        unseen = self.inputs.holes.filter(self.inputs.holes["one_sided"])
+        lost = (lost & (outcome > _TRANSFERRED)) | self._may_be_otherwise(outcome, self.context.holes)
+        unseen = self.context.holes.filter(self.context.holes["one_sided"])
         one_sided = lost & self._may_be_otherwise(outcome, unseen)
         doubtful = self._may_take(outcome, (outcome <= _TRANSFERRED) | lost) & (other == NONE)
         reasons = (
@@ -514,8 +490,9 @@ class _Transfers:
 
     def _expires_by_another_clock(self) -> Bools:
         """Return for each row whether it expires by the clock of a source that differs from the capture's."""
-        clocks = self.inputs.clocks
-        apart = clocks.filter(pa.array(clocks_differ(clocks["least_transit_us"], self.settings.max_clock_difference)))
+        clocks = self.context.clocks
+        at_least = self.context.settings.max_clock_difference
+        apart = clocks.filter(pa.array(clocks_differ(clocks["least_transit_us"], at_least)))
         day = pc.floor_temporal(self.columns["first_sent_at"], unit="day").cast(pa.timestamp("us")).cast(pa.date32())
         known = pc.binary_join_element_wise(apart["source_queue_manager"], apart["event_date"].cast(pa.string()), " ")
         named = pc.binary_join_element_wise(self.columns["source_queue_manager"], day.cast(pa.string()), " ")
@@ -527,8 +504,8 @@ class _Transfers:
         Up to transfers.wait after its first sending: an acknowledgement that it may still get; without a session
         acknowledgement also another sending, from whatever address, which the next machine may have acknowledged.
         """
-        holes = HopHoles.of(of_sessions, self.clones)
-        until = self.first_at + timedelta_to_us(self.settings.wait)
+        holes = HopHoles.of(of_sessions, self.context.clones)
+        until = self.first_at + timedelta_to_us(self.context.settings.wait)
         asked, journaling = (to_ints(self.columns[name]) for name in ("acknowledgement_requested", "journaling"))
         final = to_flags(self._first_known("final_acknowledgement_requested"), default=True)
         in_sequence = np.asarray(self.columns["sequence_id"].is_valid(), np.bool_)

@@ -7,13 +7,13 @@ is behind, or they waited.
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.lake.date_filters import DateSpan
+from pipeline.lake.date_filters import Dates
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import RowsOfDates
 from schemas.messages import MESSAGES
@@ -33,15 +33,13 @@ FROM {messages} WHERE packet_key IS NOT NULL AND sent_at IS NOT NULL AND seen_at
 GROUP BY source_queue_manager, event_date"""
 
 
-def read_clocks(lake: Lake, managers: pa.Array, days: pa.Array) -> pa.Table:
-    """Return the least transit of some queue managers' messages for each of some days (and days between them).
+def read_clocks(lake: Lake, managers: pa.ChunkedArray | pa.Array, dates: Dates | None) -> pa.Table:
+    """Return the least transit of some queue managers' messages for each of some dates; None: for each there is.
 
     That is the least time from when a message says that it was sent to when it was captured, microseconds.
     """
-    span = pc.min_max(days)
-    first, last = (span[name].as_py() or date(1970, 1, 1) for name in ("min", "max"))
     names = pa.table({"value": pc.unique(managers).drop_null().cast(pa.string())})
-    return lake.query(_LEAST_TRANSIT_SQL, messages=RowsOfDates(MESSAGES, DateSpan(first, last)), managers=names)
+    return lake.query(_LEAST_TRANSIT_SQL, messages=RowsOfDates(MESSAGES, dates), managers=names)
 
 
 def clocks_differ(least_transit_us: pa.ChunkedArray | pa.Array, at_least: timedelta) -> Bools:

@@ -25,7 +25,10 @@ from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.date_filters import DateSpan
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput, RowsOfDates
+from pipeline.lake.staging_files import staged_rows
+from pipeline.runs.recovery import RunMarkers
 from pipeline.transfers.changed_connections import connections_in_captures
 from pipeline.transfers.hops.address_queue_managers import (
     CHANGED_HANDSHAKES_SQL,
@@ -41,9 +44,10 @@ from pipeline.transfers.hops.missing_packets import (
     PAIRS_SCHEMA,
     changed_anywhere_sql,
 )
-from pipeline.transfers.messages.message_inputs import read_transfer_inputs
-from pipeline.transfers.messages.message_rows import TRANSFERS_SCHEMA, TransferSettings, message_transfer_rows
+from pipeline.transfers.messages.message_inputs import GroupedMessages
 from pipeline.transfers.messages.sender_clocks import CHANGED_CLOCKS_SQL, clocks_differ, read_clocks
+from pipeline.transfers.messages.stage_transfers import stage_transfers
+from pipeline.transfers.messages.transfer_context import TransferSettings
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
@@ -52,7 +56,7 @@ from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 from udfs.times import timedelta_to_us
 
-MAX_SENDINGS_TOGETHER: Final = 500_000  # whose rows are computed together
+MAX_SENDINGS_TOGETHER: Final = 2_000_000  # whose rows are computed together
 _SENDINGS_OF_MESSAGE: Final = 2  # about: what is affected is counted in messages
 _MESSAGE_TRANSFERS: Final = DerivedTable(
     MESSAGE_TRANSFERS, (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES), code_version="8", needs=(SENDINGS,)
@@ -176,42 +180,38 @@ class _MessagesUpdate:
         return self.step.recompute(self._find_affected, self._recompute)
 
     def _recompute(self, affected: pa.Array | None) -> int:
-        if affected is None:
-            return self._recompute_all()
-        ids, chosen = pa.table({"value": affected}), "SELECT value FROM {chosen}"
-        scopes = self._scopes(len(affected) * _SENDINGS_OF_MESSAGE)
-        rows = [self._compute(f"m.message_id IN ({chosen}) AND {scope}", chosen=ids) for scope in scopes]
-        sql = (
-            f"SELECT {', '.join(MESSAGE_TRANSFERS.names)} FROM {{rows}} WHERE message_id IN (SELECT value FROM {{ids}})"
-        )
-        current = self.lake.query(sql, rows=MESSAGE_TRANSFERS, ids=ids).cast(TRANSFERS_SCHEMA)
-        return self.step.replace_changed(pa.concat_tables(rows), current)
+        with RunMarkers.of(self.lake).staging_folder("message_transfers") as folder:
+            if affected is None:
+                return self._recompute_all(folder)
+            chosen = pa.table({"value": affected})
+            for label, scope in self._scopes(len(affected) * _SENDINGS_OF_MESSAGE):
+                of_affected = f"m.message_id IN (SELECT value FROM {{chosen}}) AND {scope}"
+                self._stage(folder, label, GroupedMessages.read(self.lake, of_affected, chosen=chosen))
+            return self.step.write_changes(folder)
 
-    def _compute(self, scope: str, **values: QueryInput) -> pa.Table:
-        """Return the rows of messages that meet a condition on silver.messages, ``m``."""
-        inputs = read_transfer_inputs(self.lake, self.now.capture_ends, scope, **values)
-        return message_transfer_rows(inputs, self.settings, self.run_id, frozenset(self.now.clones))
-
-    def _recompute_all(self) -> int:
-        """Recompute all rows, some at a time; the last commit alone says what they rest on."""
+    def _recompute_all(self, folder: LakePath) -> int:
+        """Recompute all rows."""
         count = self.lake.query("SELECT count(*) AS n FROM {rows}", rows=SENDINGS)["n"][0].as_py()
-        *parts, last = self._scopes(count)
-        written = 0
-        for place, scope in enumerate(parts):
-            rows = self._compute(scope)
-            (self.lake.append if place else self.lake.replace)(MESSAGE_TRANSFERS, rows)
-            written += rows.num_rows
-        rows = self._compute(last)
-        return written + (self.step.append(rows) if parts else self.step.replace_all(rows))
+        for label, scope in self._scopes(count):
+            self._stage(folder, label, GroupedMessages.read(self.lake, scope), replaced=False)
+        return self.step.replace_all(staged_rows(folder / MESSAGE_TRANSFERS.name, MESSAGE_TRANSFERS))
 
-    def _scopes(self, count: int) -> Iterator[str]:
-        """Yield conditions that together all messages meet, each one once; of so many sendings few meet one."""
+    def _stage(self, folder: LakePath, label: str, messages: GroupedMessages, *, replaced: bool = True) -> None:
+        clones = frozenset(self.now.clones)
+        context = messages.read_context(self.lake, self.settings, self.run_id, self.now.capture_ends, clones)
+        stage_transfers(self.lake, folder, messages, context, label, replaced=replaced)
+
+    def _scopes(self, count: int) -> Iterator[tuple[str, str]]:
+        """Yield conditions that together all messages meet, each one once; of so many sendings few meet one.
+
+        Before each goes a label.
+        """
         parts = max(-(-count // MAX_SENDINGS_TOGETHER), 1)
         bounds = [f"{_BUCKETS * part // parts:04x}" for part in range(1, parts)]
         for low, high in zip([None, *bounds], [*bounds, None], strict=True):
             at_least = "TRUE" if low is None else f"substr(md5(m.message_id), 1, 4) >= '{low}'"
             below = "TRUE" if high is None else f"substr(md5(m.message_id), 1, 4) < '{high}'"
-            yield f"{at_least} AND {below}"
+            yield low or "", f"{at_least} AND {below}"
 
     # What changed
 
@@ -280,7 +280,7 @@ class _MessagesUpdate:
             return
         sources = pa.array([row["id"] for row in changed], pa.string())
         days = pa.array([row[EVENT_DATE] for row in changed], pa.date32())
-        known = read_clocks(self.lake, sources, days)
+        known = read_clocks(self.lake, sources, {*days.to_pylist()})
         differ = clocks_differ(known["least_transit_us"], self.settings.max_clock_difference)
         apart = {(row["source_queue_manager"], row[EVENT_DATE]) for row in known.filter(pa.array(differ)).to_pylist()}
         differs = pa.array([each in apart for each in zip(sources.to_pylist(), days.to_pylist(), strict=True)])
