@@ -51,7 +51,7 @@ from pipeline.text import format_count
 from pipeline.transfers.messages import update_messages
 from pipeline.transfers.messages.transfer_context import TransferSettings
 from pipeline.transfers.sequences import update_sequences
-from pipeline.transfers.sequences.sequence_rows import SequenceSettings
+from pipeline.transfers.sequences.sequence_context import SequenceSettings
 from pipeline.transfers.session_rows import SessionSettings
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS

@@ -22,8 +22,9 @@ from pipeline.findings.cloned_machines import HandshakeRequest, find_clones
 from pipeline.findings.rules.registry import ALL_RULES, hop_rule
 from pipeline.lake.lake import Lake
 from pipeline.transfers.hops.hop_keys import CLONE_SUBJECT, HOP_COLUMNS
+from pipeline.transfers.hops.missing_packets import read_missing_packets
 from pipeline.transfers.packet_order import CLOCKS_APART_US, PacketOrder
-from pipeline.transfers.sequences.sequence_inputs import CLOCK_SLACK_US, read_missing_packets
+from pipeline.transfers.sequences.sequence_inputs import CLOCK_SLACK_US
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SESSION_PACKETS, SESSIONS

@@ -32,6 +32,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, ChangesSince, QueryInput
 from pipeline.lake.staged_changes import write_changes
+from pipeline.lake.staging_files import BatchTransform
 from pipeline.lake.storage.log import TableCommit
 from pipeline.lake.versions import versions_by_name
 from schemas.table import EVENT_DATE, Table
@@ -265,9 +266,11 @@ class IncrementalUpdate:
         dates = set(current[EVENT_DATE].to_pylist())
         return self.lake.replace_changed(self.target, rows, current, dates=dates, **self._provenances)
 
-    def write_changes(self, folder: LakePath) -> int:
-        """Write the changes of the table that were staged in a folder; return how many rows are written."""
-        return write_changes(self.lake, folder, self.target, **self._provenances)
+    def write_changes(
+        self, folder: LakePath, changes: BatchTransform | None = None, also: pa.Table | None = None
+    ) -> int:
+        """Write the changes of the table that were staged in a folder, as ``staged_changes.write_changes``."""
+        return write_changes(self.lake, folder, self.target, changes, also, **self._provenances)
 
     def replace_all(self, rows: RowsToWrite) -> int:
         """Make these all rows of the table; return how many are written."""

@@ -17,6 +17,8 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery, QueryAnswers
 from pipeline.lake.staging_files import StagingWriter
+from udfs.columns.codes import dictionary_codes
+from udfs.columns.groups import is_group_start
 
 BUCKET: Final = "bucket"
 
@@ -24,9 +26,17 @@ StageFunction: TypeAlias = Callable[[QueryAnswers, StagingWriter], pa.Table]
 """Adds what it makes of the answers to queries to a task's staging files; returns what is to be known of it."""
 
 
-def bucket_sql(key: str) -> str:
-    """Return the SQL of the column ``bucket``: the group, one of 256, of the rows that have the same text as key."""
-    return f"left(md5({key}), 2) AS {BUCKET}"
+def bucket_sql(key: str, digits: int = 2) -> str:
+    """Return the SQL of the column ``bucket``: the group of the rows that have the same text as key.
+
+    It is so many ``digits``, so that there are 256 groups with 2.
+    """
+    return f"left(md5({key}), {digits}) AS {BUCKET}"
+
+
+def each_once(rows: pa.Table, key: str) -> pa.Table:
+    """Return rows, each once, that answers may have for several groups; they are sorted so that equals are together."""
+    return rows.filter(pa.array(is_group_start(dictionary_codes(rows[key]))))
 
 
 def stage_groups(

@@ -11,10 +11,18 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.arrow_rows import is_in
+from pipeline.lake.change import RowsToWrite
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.schema_enforcement import changed_keys, select_fields
-from pipeline.lake.staging_files import StagingWriter, count_staged_rows, read_staged, staged_files, staged_rows
+from pipeline.lake.staging_files import (
+    BatchTransform,
+    StagingWriter,
+    count_staged_rows,
+    read_staged,
+    staged_files,
+    staged_rows,
+)
 from schemas.table import EVENT_DATE, Table
 
 _GONE: Final = "-gone"  # behind the name of a table: the folder of the keys that go
@@ -30,19 +38,25 @@ def stage_changes(staging: StagingWriter, table: Table, rows: pa.Table, there: p
 
 
 def write_changes(
-    lake: Lake, folder: LakePath, table: Table, *, provenance: str | None = None, previous_provenance: str | None = None
-) -> int:
+    lake: Lake, folder: LakePath, table: Table, changes: BatchTransform | None = None, also: pa.Table | None = None, *,
+    provenance: str | None = None, previous_provenance: str | None = None,
+) -> int:  # fmt: skip
     """Write the changes of a table that were staged in a folder; return how many rows are written.
 
-    ``provenance`` and ``previous_provenance`` as for ``Lake.replace_changed``.
+    ``changes``: what is changed in them, as ``staged_rows`` takes it. ``also``: other rows of the table as they are
+    now. ``provenance`` and ``previous_provenance`` as for ``Lake.replace_changed``.
     """
     (name,) = table.key
     written = count_staged_rows(staged_files(folder / table.name))
     gone = read_staged(folder / f"{table.name}{_GONE}", select_fields(table.schema(), [name, EVENT_DATE]))
+    rows: RowsToWrite = staged_rows(folder / table.name, table, changes)
+    if also is not None and also.num_rows:
+        written += also.num_rows
+        rows, gone = lake.concat(rows, also), pa.concat_tables([gone, also.select([name, EVENT_DATE])])
     if written or gone.num_rows:
         dates = {*gone[EVENT_DATE].to_pylist()}
         lake.delete_and_insert(
-            table, name, {*gone[name].to_pylist()}, staged_rows(folder / table.name, table), dates=dates,
+            table, name, {*gone[name].to_pylist()}, rows, dates=dates,
             provenance=provenance, previous_provenance=previous_provenance,
         )  # fmt: skip
     if provenance is not None:

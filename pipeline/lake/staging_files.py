@@ -149,16 +149,14 @@ def _cut(file: LakePath, size: int, most: int) -> list[StagedPart]:
     return [StagedPart(str(file), size // len(parts), part) for part in parts]
 
 
-def staged_rows(
-    folder: LakePath, table: Table, transform: Callable[[Batches], Iterator[pa.RecordBatch]] | None = None
-) -> PartitionedRows:
+def staged_rows(folder: LakePath, table: Table, transform: BatchTransform | None = None) -> PartitionedRows:
     """Return the columns of a table from the staging files of a folder, as ``transform`` changes the rows of a task.
 
     A part for each task (``plan_tasks``).
     """
     tasks, names = plan_tasks(staged_files(folder)), list(table.names)
 
-    def rows(number: int) -> Iterator[pa.RecordBatch]:
+    def rows(number: int) -> Batches:
         batches = (batch.select(names) for part in tasks[number] for batch in part.read())
         return batches if transform is None else transform(batches)
 

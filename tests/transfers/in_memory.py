@@ -24,14 +24,9 @@ from pipeline.transfers.messages.message_inputs import GroupedMessages, Transfer
 from pipeline.transfers.messages.message_rows import message_transfer_rows
 from pipeline.transfers.messages.transfer_context import TransferSettings
 from pipeline.transfers.sending_rows import sending_rows
-from pipeline.transfers.sequences.sequence_inputs import (
-    fill_queue_managers,
-    group_sequences,
-    read_missing_packets,
-    read_order_acks,
-    read_sendings,
-)
-from pipeline.transfers.sequences.sequence_rows import SEQUENCES_SCHEMA, SequenceSettings, sequence_rows
+from pipeline.transfers.sequences.sequence_context import SequenceSettings
+from pipeline.transfers.sequences.sequence_inputs import GroupedSequences
+from pipeline.transfers.sequences.sequence_rows import sequence_rows
 from pipeline.transfers.session_rows import CONNECTION_COLUMNS as SESSION_CONNECTION_COLUMNS
 from pipeline.transfers.session_rows import SessionSettings, order_ack_rows, session_rows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE
@@ -95,18 +90,11 @@ def _transfers(lake):
 
 
 def _sequences(lake, ends):
-    settings = SequenceSettings()
-    wait = timedelta_to_us(settings.wait)
-    rows = [SEQUENCES_SCHEMA.empty_table()]
-    for ids, first in group_sequences(lake, None, 0):
-        sendings, acks = read_sendings(lake, ids, first, ends), read_order_acks(lake, ids, first - wait)
-
-        def fill(first_sendings):
-            return fill_queue_managers(lake, first_sendings, timedelta_to_us(settings.expire))
-
-        steps = read_clock_steps(lake)
-        rows.append(sequence_rows(sendings, acks, read_missing_packets(lake), settings, RUN, fill, (), steps))
-    return pa.concat_tables(rows)
+    sequences, settings = GroupedSequences.read(lake), SequenceSettings()
+    context = sequences.read_context(lake, settings, RUN, ends)
+    queries = sequences.queries(timedelta_to_us(settings.wait))
+    inputs = {name: lake.query(query.sql, **query.inputs) for name, query in queries.items()}
+    return sequence_rows(inputs["sendings"], inputs["order_acks"], context)
 
 
 def _findings(lake, found, ends):

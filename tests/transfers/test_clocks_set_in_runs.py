@@ -77,13 +77,13 @@ def recomputed(monkeypatch):
     monkeypatch.setattr(
         update_messages._MessagesUpdate, "_recompute_all", lambda *given: found.append("messages") or everything(*given)
     )
-    compute = update_sequences._EodSequencesUpdate._compute
+    read = update_sequences.GroupedSequences.read
 
-    def compute_some(self, ids, since):
+    def read_some(lake, ids=None, since_us=None):
         found.extend(["sequences"] if ids is None else [])
-        return compute(self, ids, since)
+        return read(lake, ids, since_us)
 
-    monkeypatch.setattr(update_sequences._EodSequencesUpdate, "_compute", compute_some)
+    monkeypatch.setattr(update_sequences.GroupedSequences, "read", read_some)
     return found
 
 

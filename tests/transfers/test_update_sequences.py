@@ -8,9 +8,10 @@ import pytest
 
 from engines import without_spark
 from example_counts import seeds
+from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
 from pipeline.transfers.sequences import sequence_inputs, update_sequences
-from pipeline.transfers.sequences.sequence_rows import SequenceSettings
+from pipeline.transfers.sequences.sequence_context import SequenceSettings
 from schemas.transfers import TRANSFER_SEQUENCES
 from transfers.silver_exchange import (
     GUIDS,
@@ -104,6 +105,7 @@ def part(exchange, seen, ends):
 def test_runs_in_parts_give_what_is_computed_row_by_row(tmp_path, monkeypatch, seed):
     draw = Random(seed)
     monkeypatch.setattr(sequence_inputs, "MAX_SENDINGS", draw.choice([1, 20, 10**6]))
+    monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", draw.choice([-1, 10**6]))  # in tasks, or not
     exchange = random_exchange(draw, days=draw.choice([0.01, 3, 8]))
     parts = lake_at(tmp_path / "parts")
     seen, ends = set(), {}

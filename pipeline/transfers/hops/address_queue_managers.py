@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.lake.queries.inputs import MORE_ROWS_SQL
+from pipeline.lake.lake import Lake
+from pipeline.lake.queries.inputs import MORE_ROWS_SQL, RowsOfDates
+from schemas.sessions import SESSIONS
 from udfs.array_types import Ints
 from udfs.columns.absent import AFTER_ALL, NONE
 from udfs.columns.arrays import one_array, to_ints, to_times
@@ -33,6 +35,11 @@ FROM ({HANDSHAKES_SQL.replace(" FROM {rows}", ", _change_type FROM {feed}")}) WH
 GROUP BY address, queue_manager, shown_at HAVING {MORE_ROWS_SQL} <> 0"""
 """SQL over the change feed of silver.sessions: what more, or fewer, handshakes show than before."""
 
+_OF_UNKNOWN_ENDS: Final = f"""
+SELECT address, queue_manager, shown_at FROM ({HANDSHAKES_SQL}) WHERE {SHOWN_SQL} AND address IN (
+  SELECT sender_address FROM {{sendings}} WHERE sender_queue_manager IS NULL
+  UNION SELECT receiver_address FROM {{sendings}} WHERE receiver_queue_manager IS NULL)"""
+
 
 class AddressSpan(NamedTuple):
     """An address from a time on (microseconds), up to another one that does not belong to it."""
@@ -40,6 +47,11 @@ class AddressSpan(NamedTuple):
     address: str
     since: int
     until: int
+
+
+def read_handshakes(lake: Lake, sendings: RowsOfDates) -> pa.Table:
+    """Return what handshakes show of addresses at ends of which no queue manager is known, of some sendings."""
+    return lake.query(_OF_UNKNOWN_ENDS, rows=SESSIONS, sendings=sendings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL
 from pipeline.transfers.side_losses import UNLIMITED
+from schemas.sessions import SESSIONS
 from udfs.array_types import Bools, Ints
 from udfs.columns.absent import AFTER_ALL, BEFORE_ALL
 from udfs.columns.arrays import one_array, to_flags, to_ints, to_times
@@ -177,6 +179,11 @@ class HopHoles:
         back = {f"{end}_{name}": hops[f"{other}_{name}"] for end, other in _ENDS for name in _NAMES}
         anywhere = self.of_addresses.of_lost_bytes().may_hold(None, sizes, since, until)
         return np.where(directly, self.may_hold(back, sizes, since, until), anywhere)
+
+
+def read_missing_packets(lake: Lake, clones: Collection[str] = ()) -> HopHoles:
+    """Return where packets may be missing, of all sessions; ``clones``: identifiers of two machines."""
+    return HopHoles.of(lake.query(HOLES_SQL, rows=SESSIONS), clones)
 
 
 def changed_anywhere_sql(changes: Collection[Mapping[str, Any]] | None, wait_us: int) -> str | None:

@@ -16,8 +16,8 @@ from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.date_filters import Dates, DateSpan
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, QueryInput, RowsOfDates
-from pipeline.lake.stage_groups import bucket_sql
-from pipeline.transfers.hops.address_queue_managers import HANDSHAKES_SQL
+from pipeline.lake.stage_groups import bucket_sql, each_once
+from pipeline.transfers.hops.address_queue_managers import read_handshakes
 from pipeline.transfers.hops.missing_packets import HOLES_SQL
 from pipeline.transfers.inputs import read_set_by
 from pipeline.transfers.messages.sender_clocks import read_clocks
@@ -27,8 +27,6 @@ from schemas.bronze import RPC_CALLS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS
-from udfs.columns.codes import dictionary_codes
-from udfs.columns.groups import is_group_start
 
 EVENTS: Final = ("order_acks", "administration_acks", "reports")
 _ORDER_OF_ROWS: Final = (
@@ -108,11 +106,6 @@ SELECT prefix, ordinal, hop_count, next_hop, seen_at, queue_manager, seen_by, bu
   FROM {{messages}} JOIN {_GROUP_OF_ORDINAL} AS g ON g.message_ordinal = report.message_ordinal
   WHERE report IS NOT NULL AND seen_at IS NOT NULL
 ) WHERE place = 1"""
-_HANDSHAKES: Final = f"""
-SELECT address, queue_manager, shown_at FROM ({HANDSHAKES_SQL})
-WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL AND address IN (
-  SELECT sender_address FROM {{sendings}} WHERE sender_queue_manager IS NULL
-  UNION SELECT receiver_address FROM {{sendings}} WHERE receiver_queue_manager IS NULL)"""
 _OVERLAPS: Final = """
 SELECT connection_id, overlapping_captures, array_contains(missing, 'clock_step') AS clocks_differ FROM {rows}
 WHERE overlapping_captures IS NOT NULL"""
@@ -147,14 +140,13 @@ class TransferInputs:
 
     @staticmethod
     def of(parts: Mapping[str, pa.Table]) -> TransferInputs:
-        """Bring the answers to the queries of ``GroupedMessages`` in order. Several groups may have the same event."""
+        """Bring the answers to the queries of ``GroupedMessages`` in order."""
         sendings = parts["sendings"].sort_by([(name, "ascending") for name in _ORDER_OF_ROWS])
         return TransferInputs(sendings, *(_events(parts[name]) for name in EVENTS))
 
 
 def _events(rows: pa.Table) -> pa.Table:
-    rows = rows.sort_by([("seen_at", "ascending"), ("seen_by", "ascending")])
-    return rows.filter(pa.array(is_group_start(dictionary_codes(rows["seen_by"]))))
+    return each_once(rows.sort_by([("seen_at", "ascending"), ("seen_by", "ascending")]), "seen_by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +204,7 @@ class GroupedMessages:
         )["packet_key"]
         return TransferContext(
             settings, run_id, clones,
-            handshakes=lake.query(_HANDSHAKES, rows=SESSIONS, sendings=self.sendings),
+            handshakes=read_handshakes(lake, self.sendings),
             overlaps=lake.query(_OVERLAPS, rows=SESSIONS),
             holes=lake.query(HOLES_SQL, rows=SESSIONS),
             clocks=read_clocks(lake, sources, self.messages.dates),

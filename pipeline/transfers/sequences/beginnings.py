@@ -1,8 +1,8 @@
-"""Sets how sequences began in rows of gold.transfer_sequences, and in those of the sequences that follow them."""
+"""How sequences began, in rows of gold.transfer_sequences and in those of the sequences that follow them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -10,18 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import is_in, times_to_us
+from pipeline.arrow_rows import times_to_us
 from pipeline.lake.date_filters import DateSpan
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import RowsOfDates
+from pipeline.lake.staging_files import Batches
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS
 from pipeline.transfers.sequences.predecessors import find_predecessors, how_they_began
 from pipeline.transfers.sequences.sequence_inputs import ID_SQL
 from pipeline.transfers.sequences.sequence_rows import FLOW_COLUMNS, sequence_ids
 from schemas.transfers import TRANSFER_SEQUENCES
-from udfs.array_types import Bools
+from udfs.array_types import Bools, Ints
 from udfs.columns.absent import AFTER_ALL, NONE
-from udfs.columns.arrays import from_ints
+from udfs.columns.arrays import from_ints, one_array, to_ints
 from udfs.columns.codes import row_codes
 from udfs.times import timedelta_to_us
 
@@ -32,54 +33,43 @@ SELECT sequence_key, {", ".join(_PLACE)}, CAST(transaction_sequence_id AS string
   unix_micros(first_sent_at) AS first_sent_at, {_IS_ABANDONED} AS abandoned,
   CAST(previous_sequence_id AS string) AS previous, began
 FROM {{rows}}"""
+FACTS_SCHEMA: Final = pa.schema(
+    [("sequence_key", pa.string()), *((name, pa.string()) for name in _PLACE), ("sequence_id", pa.string()),
+     ("first_sent_at", pa.int64()), ("abandoned", pa.bool_()), ("previous", pa.string()), ("began", pa.string())]
+)  # fmt: skip
+"""What beginnings are found from, of rows of gold.transfer_sequences (``sequence_facts``)."""
 
 
-def set_beginnings(rows: pa.Table, wait: timedelta) -> pa.Table:
-    """Return rows with how each sequence began, where these are all there are. ``wait`` is transfers.wait."""
-    return _with_beginnings(rows, *_beginnings(_facts(rows), wait)) if rows.num_rows else rows
+@dataclass(frozen=True, slots=True)
+class Beginnings:
+    """How sequences began, by the keys of rows that say otherwise, or do not say it yet."""
+
+    keys: pa.Array
+    previous: pa.Array  # sequence ids, as text
+    began: pa.Array
+
+    def set(self, rows: pa.Table) -> pa.Table:
+        """Return rows of the table, those of these keys with how they began."""
+        place = one_array(pc.index_in(rows["sequence_key"], self.keys))
+        for name, values in (("previous_sequence_id", self.previous), ("began", self.began)):
+            kind = rows.schema.field(name).type
+            now = pc.if_else(place.is_valid(), values.take(place).cast(kind), one_array(rows[name]))
+            rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), now)
+        return rows
+
+    def set_in(self, batches: Batches) -> Batches:
+        """Yield batches of rows likewise."""
+        for batch in batches:
+            yield from self.set(pa.Table.from_batches([batch])).to_batches()
+
+    def of_other_rows(self, lake: Lake, staged: pa.ChunkedArray) -> pa.Table:
+        """Return the table's rows of these keys, but for those that were staged, with how they began."""
+        others = self.keys.filter(pc.invert(pc.is_in(self.keys, staged)))
+        return self.set(lake.select_by_values(TRANSFER_SEQUENCES, {*others.to_pylist()}))
 
 
-def set_changed_beginnings(lake: Lake, new: pa.Table, current: pa.Table, wait: timedelta) -> tuple[pa.Table, pa.Table]:
-    """Return recomputed and current rows of some sequences with how each began, and those of others that it changes.
-
-    Sequences of the same flow that begin later are compared with these: where one comes, goes, is of another flow, or
-    is abandoned no more, the row of the one behind changes too. ``current`` are the table's rows of what was
-    recomputed.
-    """
-    before, now = _facts(current), _facts(new)
-    moved = _moved_times(before, now)
-    kept = pc.index_in(new["sequence_key"], current["sequence_key"].combine_chunks())
-    new = _with_beginnings(new, current["previous_sequence_id"].take(kept), current["began"].take(kept))
-    if not moved:
-        return new, current
-    first, last = min(moved), max(moved)
-    wait_us = timedelta_to_us(wait)
-    recomputed = {*new["sequence_key"].to_pylist(), *current["sequence_key"].to_pylist()}
-    others = _neighbours(lake, pa.concat_tables([before, now]), first - wait_us, last + wait_us, recomputed)
-    facts = pa.concat_tables([now, others])
-    previous, began = _beginnings(facts, wait)
-    at = np.asarray(facts["first_sent_at"])
-    judged = (at >= first) & (at <= last + wait_us)  # of all others the one before is as it was, or was not read
-    ours = judged[: now.num_rows]
-    new = _with_beginnings(
-        new,
-        pc.if_else(pa.array(ours), previous.slice(0, now.num_rows), new["previous_sequence_id"].combine_chunks()),
-        pc.if_else(pa.array(ours), began.slice(0, now.num_rows), new["began"].combine_chunks()),
-    )
-    previous, began = previous.slice(now.num_rows), began.slice(now.num_rows)
-    differs = judged[now.num_rows :] & _differs(others, previous, began)
-    if not differs.any():
-        return new, current
-    chosen = pa.array(np.flatnonzero(differs))
-    keys = others["sequence_key"].take(chosen)
-    rows = lake.select_by_values(TRANSFER_SEQUENCES, {*keys.to_pylist()})
-    place = pc.index_in(rows["sequence_key"], keys.combine_chunks())
-    changed = _with_beginnings(rows, previous.take(chosen).take(place), began.take(chosen).take(place))
-    return pa.concat_tables([new, changed]), pa.concat_tables([current, rows])
-
-
-def _facts(rows: pa.Table) -> pa.Table:
-    """Return what beginnings are found from, as ``_FACTS`` reads it."""
+def sequence_facts(rows: pa.Table) -> pa.Table:
+    """Return what beginnings are found from: ``FACTS_SCHEMA``."""
     unseen = pa.array(["no_response" in codes for codes in rows["missing"].to_pylist()], pa.bool_())
     columns = {
         "sequence_key": rows["sequence_key"],
@@ -90,7 +80,34 @@ def _facts(rows: pa.Table) -> pa.Table:
         "previous": rows["previous_sequence_id"].cast(pa.string()),
         "began": rows["began"],
     }
-    return _of_hops(pa.table(columns))
+    return pa.table(columns).cast(FACTS_SCHEMA)
+
+
+def find_beginnings(facts: pa.Table, wait: timedelta) -> Beginnings:
+    """Return how sequences began, where these are all there are. ``wait`` is transfers.wait."""
+    return Beginnings(one_array(facts["sequence_key"]), *_beginnings(_of_hops(facts), wait))
+
+
+def find_changed_beginnings(lake: Lake, now: pa.Table, before: pa.Table, wait: timedelta) -> Beginnings:
+    """Return how sequences began, of recomputed ones and of others, where rows do not say so.
+
+    Sequences of the same flow that begin later are compared with these: where one comes, goes, is of another flow, or
+    is abandoned no more, the row of the one behind changes too. ``now`` and ``before`` are the facts of what was
+    recomputed; those of now say of what was there before how that began.
+    """
+    now, before = _of_hops(now), _of_hops(before)
+    moved = np.concatenate([_moved_times(now, before), _moved_times(before, now)])
+    if not len(moved):
+        return find_beginnings(now.slice(0, 0), wait)
+    first, last = int(moved.min()), int(moved.max())
+    wait_us = timedelta_to_us(wait)
+    both = pa.concat_tables([now, before])
+    facts = pa.concat_tables([now, _neighbours(lake, both, first - wait_us, last + wait_us)])
+    previous, began = _beginnings(facts, wait)
+    at = np.asarray(facts["first_sent_at"])
+    judged = (at >= first) & (at <= last + wait_us)  # of all others the one before is as it was, or was not read
+    chosen = pa.array(np.flatnonzero(judged & _differs(facts, previous, began)))
+    return Beginnings(one_array(facts["sequence_key"]).take(chosen), previous.take(chosen), began.take(chosen))
 
 
 def _of_hops(facts: pa.Table) -> pa.Table:
@@ -105,27 +122,27 @@ def _of_hops(facts: pa.Table) -> pa.Table:
     return facts
 
 
-def _moved_times(before: pa.Table, now: pa.Table) -> list[int]:
-    """Return when sequences began of which rows came, went, or differ in time or hop, or in being abandoned."""
-    sides: list[dict[str, tuple[int, bool, str | None]]] = []
-    for facts in (before, now):
-        columns = (facts[name].to_pylist() for name in ("sequence_key", "first_sent_at", "abandoned", "hop_key"))
-        sides.append({name: (at, *more) for name, at, *more in zip(*columns, strict=True)})
-    changed = [name for name in sides[0].keys() | sides[1].keys() if sides[0].get(name) != sides[1].get(name)]
-    return [side[name][0] for name in changed for side in sides if name in side]
+def _moved_times(ours: pa.Table, theirs: pa.Table) -> Ints:
+    """Return when sequences began that others do not have, or have with another time, hop, or being abandoned."""
+    place = pc.index_in(ours["sequence_key"], one_array(theirs["sequence_key"]))
+    same = [pc.equal(ours[name], theirs[name].take(place)) for name in ("first_sent_at", "abandoned", "hop_key")]
+    unmoved = pc.fill_null(pc.and_(pc.and_(same[0], same[1]), same[2]), fill_value=False)
+    return to_ints(ours["first_sent_at"].filter(pc.invert(unmoved)))
 
 
-def _neighbours(lake: Lake, facts: pa.Table, since: int, until: int, without: Collection[str]) -> pa.Table:
+def _neighbours(lake: Lake, facts: pa.Table, since: int, until: int) -> pa.Table:
     """Return the facts of other sequences on the same hops of which a row began within a time: all their rows."""
     on_hops = f"""
 {_FACTS} WHERE (hop_key IN {{hops}} OR (sender_address IN {{senders}} AND receiver_address IN {{receivers}}))"""
     columns = {"hops": "hop_key", "senders": "sender_address", "receivers": "receiver_address"}
-    inputs: dict[str, Any] = {name: {*facts[column].to_pylist()} for name, column in columns.items()}
+    inputs: dict[str, Any] = {name: {*pc.unique(facts[column]).to_pylist()} for name, column in columns.items()}
     found = lake.query(on_hops, rows=RowsOfDates(TRANSFER_SEQUENCES, DateSpan.of_times(since, until)), **inputs)
-    if ids := {*found["sequence_id"].to_pylist()}:
-        found = lake.query(f"{on_hops} AND {ID_SQL} IN {{ids}}", rows=TRANSFER_SEQUENCES, ids=ids, **inputs)
-    found = found.cast(facts.schema)
-    return _of_hops(found.filter(pc.invert(is_in(found, "sequence_key", without))))
+    if found.num_rows:
+        ids = pa.table({"value": pc.unique(found["sequence_id"])})
+        sql = f"{on_hops} AND {ID_SQL} IN (SELECT value FROM {{ids}})"
+        found = lake.query(sql, rows=TRANSFER_SEQUENCES, ids=ids, **inputs)
+    others = pc.invert(pc.is_in(found["sequence_key"], one_array(facts["sequence_key"])))
+    return _of_hops(found.filter(others).cast(FACTS_SCHEMA))
 
 
 def _beginnings(facts: pa.Table, wait: timedelta) -> tuple[pa.Array, pa.Array]:
@@ -146,16 +163,10 @@ def _beginnings(facts: pa.Table, wait: timedelta) -> tuple[pa.Array, pa.Array]:
     )
     before = np.where(may_be_one & ((before == NONE) | later), between_addresses, before)
     previous = facts["sequence_id"].combine_chunks().take(from_ints(before))
-    return previous.cast(pa.decimal128(20, 0)), pa.array(how_they_began(before, ids, abandoned).tolist(), pa.string())
+    return previous, pa.array(how_they_began(before, ids, abandoned).tolist(), pa.string())
 
 
 def _differs(facts: pa.Table, previous: pa.Array, began: pa.Array) -> Bools:
     """Return which sequences began otherwise than their rows say."""
-    same = pc.equal(pc.fill_null(facts["previous"], ""), pc.fill_null(previous.cast(pa.string()), ""))
-    return ~np.asarray(pc.and_(same, pc.equal(facts["began"], began)))
-
-
-def _with_beginnings(rows: pa.Table, previous: pa.Array, began: pa.Array) -> pa.Table:
-    for name, column in (("previous_sequence_id", previous), ("began", began)):
-        rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), column)
-    return rows
+    same = pc.equal(pc.fill_null(facts["previous"], ""), pc.fill_null(previous, ""))
+    return ~np.asarray(pc.and_(same, pc.equal(pc.fill_null(facts["began"], ""), began)))

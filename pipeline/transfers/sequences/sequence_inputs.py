@@ -1,8 +1,9 @@
-"""Reads sendings and order acks of sequences from the lake. Sequence ids are texts here."""
+"""Reads sendings and order acks of sequences, by groups of sequences. Sequence ids are texts here."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,22 +11,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import times_to_us
-from pipeline.lake.date_filters import DateSpan
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps
+from pipeline.lake.date_filters import Dates, DateSpan
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import QueryInput, RowsOfDates
-from pipeline.transfers.hops.address_queue_managers import HANDSHAKES_SQL, AddressQueueManagers
-from pipeline.transfers.hops.missing_packets import HOLES_SQL, HopHoles
+from pipeline.lake.queries.inputs import BoundQuery, QueryInput, RowsOfDates
+from pipeline.lake.stage_groups import bucket_sql
+from pipeline.transfers.hops.address_queue_managers import read_handshakes
+from pipeline.transfers.hops.missing_packets import read_missing_packets
+from pipeline.transfers.sequences.sequence_context import SequenceContext, SequenceSettings
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
+from schemas.transfers import TRANSFER_SEQUENCES
+from udfs.columns.arrays import to_ints
 
 CLOCK_SLACK_US: Final = 5_000_000  # SentTime has whole seconds, of the source's clock
-MAX_SENDINGS: Final = 1_000_000  # of sequences that are recomputed together; one sequence may have more
+MAX_SENDINGS: Final = 1_000_000  # of sequences that are recomputed together; those of one group may have more
 ID_SQL: Final = "CAST(transaction_sequence_id AS string)"
 IS_TRANSACTIONAL_SQL: Final = "(packet_key IS NOT NULL AND transaction_sequence_id IS NOT NULL)"
 """The condition of messages of the binary protocol with a TransactionHeader."""
-_SIZES: Final = f"""
-SELECT {ID_SQL} AS id, count(*) AS n, min(unix_micros(seen_at)) AS since
-FROM {{messages}} WHERE {IS_TRANSACTIONAL_SQL}"""
+_FLOW: Final = "concat_ws(' ', coalesce(source_queue_manager, ''), coalesce(destination_queue, ''))"
+_GROUP: Final = bucket_sql(_FLOW, digits=4)
+GROUPED_SEQUENCES_SQL: Final = f"""
+SELECT id, bucket, sum(n) AS n, min(first_at) AS first_at, max(last_at) AS last_at FROM (
+  SELECT {ID_SQL} AS id, {_GROUP}, count(*) AS n, min(seen_at) AS first_at, max(seen_at) AS last_at
+  FROM {{messages}} WHERE {IS_TRANSACTIONAL_SQL} AND {{scope}}
+  GROUP BY transaction_sequence_id, source_queue_manager, destination_queue
+) GROUP BY id, bucket"""
+"""SQL over silver.messages: the groups of sequences whose messages meet the condition ``{scope}``, and how many these
+are. What one source sends to one queue is in one group."""
 _SENDINGS: Final = f"""
 SELECT s.packet_key, s.connection_id, s.capture_id, s.stream_offset, s.sent_at, s.server_address, s.sender_address,
   s.receiver_address, s.sender_queue_manager, s.receiver_queue_manager, s.length_bytes, s.complete,
@@ -35,95 +48,105 @@ SELECT s.packet_key, s.connection_id, s.capture_id, s.stream_offset, s.sent_at, 
     unix_micros(m.message_sent_at) - {CLOCK_SLACK_US} < unix_micros(e.first_packet_at), TRUE
   ) AS begun_unseen,
   coalesce(e.overlapping_captures IS NOT NULL AND array_contains(e.missing, 'clock_step'), FALSE) AS of_several_clocks,
-  m.transaction_number AS number, m.previous_transaction_number AS previous
+  m.transaction_number AS number, m.previous_transaction_number AS previous, m.bucket
 FROM (
   SELECT packet_key, source_queue_manager, destination_queue, destination_queue_manager, hop_count,
-    transaction_number, sent_at AS message_sent_at, previous_transaction_number, {ID_SQL} AS id
+    transaction_number, sent_at AS message_sent_at, previous_transaction_number, {ID_SQL} AS id, {_GROUP}
   FROM {{messages}} WHERE {IS_TRANSACTIONAL_SQL}
-) AS m JOIN (SELECT * FROM {{sendings}} WHERE sent_at IS NOT NULL) AS s ON s.packet_key = m.packet_key
+) AS m JOIN (SELECT DISTINCT id, bucket FROM {{grouped}}) AS g ON g.id = m.id AND g.bucket = m.bucket
+JOIN (SELECT * FROM {{sendings}} WHERE sent_at IS NOT NULL) AS s ON s.packet_key = m.packet_key
 LEFT JOIN (SELECT connection_id, first_packet_at, overlapping_captures, missing FROM {{sessions}}) AS e
-  ON e.connection_id = s.connection_id
-WHERE m.id IN {{ids}}"""
+  ON e.connection_id = s.connection_id"""
 _ORDER_ACKS: Final = f"""
 SELECT a.packet_key, a.sequence_id, a.transaction_number AS number, a.capture_id, a.sent_at, a.queue_manager,
   a.acknowledged_queue_manager,
   CASE WHEN sent_by = 'client' THEN client_address ELSE server_address END AS sender_address,
   CASE WHEN sent_by = 'client' THEN server_address ELSE client_address END AS receiver_address,
   CASE WHEN sent_by = 'client' THEN initiator_queue_manager ELSE acceptor_queue_manager END AS sender_queue_manager,
-  CASE WHEN sent_by = 'client' THEN acceptor_queue_manager ELSE initiator_queue_manager END AS receiver_queue_manager
+  CASE WHEN sent_by = 'client' THEN acceptor_queue_manager ELSE initiator_queue_manager END AS receiver_queue_manager,
+  g.bucket
 FROM (
-  SELECT *, {ID_SQL} AS sequence_id FROM {{acks}}
-  WHERE kind = 'order_ack' AND transaction_number IS NOT NULL AND sent_at IS NOT NULL
-    AND {ID_SQL} IN {{ids}}
-) AS a LEFT JOIN (SELECT connection_id, initiator_queue_manager, acceptor_queue_manager FROM {{sessions}}) AS s
+  SELECT packet_key, connection_id, sent_by, client_address, server_address, transaction_number, capture_id, sent_at,
+    queue_manager, acknowledged_queue_manager, {ID_SQL} AS sequence_id
+  FROM {{acks}} WHERE kind = 'order_ack' AND transaction_number IS NOT NULL AND sent_at IS NOT NULL
+) AS a JOIN (SELECT DISTINCT id, bucket FROM {{grouped}}) AS g ON g.id = a.sequence_id
+LEFT JOIN (SELECT connection_id, initiator_queue_manager, acceptor_queue_manager FROM {{sessions}}) AS s
   ON s.connection_id = a.connection_id"""
-_HANDSHAKES: Final = f"SELECT * FROM ({HANDSHAKES_SQL}) WHERE address IN {{addresses}}"
+_CURRENT: Final = f"""
+SELECT {", ".join(TRANSFER_SEQUENCES.names)}, {_GROUP} FROM {{rows}} WHERE {ID_SQL} IN (SELECT value FROM {{ids}})"""
+CURRENT: Final = "current"
+"""The name of the answer with the rows of gold.transfer_sequences that there are."""
 
 
-def group_sequences(lake: Lake, ids: Collection[str] | None, since_us: int) -> Iterator[tuple[list[str], int]]:
-    """Yield ids of sequences together as long as they have few sendings, and the time of their first one.
+@dataclass(frozen=True, slots=True)
+class GroupedSequences:
+    """Sequences that are recomputed together, as ``GROUPED_SEQUENCES_SQL`` returns them, of groups within bounds.
 
-    ``ids``: of sequences that have no sending before ``since_us``; None for all.
+    ``ids``: of all that are recomputed, None for all there are.
     """
-    sql, inputs = _SIZES, dict[str, QueryInput](messages=MESSAGES)
-    if ids is not None:
-        sql = f"{_SIZES} AND {ID_SQL} IN {{ids}}"
-        inputs = {"messages": RowsOfDates(MESSAGES, DateSpan.of_times(since_us)), "ids": ids}
-    found = lake.query(f"{sql} GROUP BY {ID_SQL} ORDER BY since, id", **inputs).to_pydict()
-    group: list[str] = []
-    total = first = 0
-    for name, size, since in zip(found["id"], found["n"], found["since"], strict=True):
-        if group and total + size > MAX_SENDINGS:
-            yield group, first
-            group, total = [], 0
-        first = first if group else since
-        group.append(name)
-        total += size
-    if group:
-        yield group, first
 
+    grouped: pa.Table
+    ids: pa.Array | None
+    bounds: tuple[str, str] = ("", "g")
 
-def read_sendings(lake: Lake, ids: Collection[str], since_us: int, capture_ends: Mapping[str, int]) -> pa.Table:
-    """Return the sendings of some sequences, with the columns that ``sequence_rows`` needs; their times are known.
+    @staticmethod
+    def read(lake: Lake, ids: pa.Array | None = None, since_us: int | None = None) -> GroupedSequences:
+        """Return some sequences, none of which has a sending before a time (microseconds); by default all."""
+        scope, inputs = "TRUE", dict[str, QueryInput]()
+        if ids is not None:
+            scope, inputs = f"{ID_SQL} IN (SELECT value FROM {{ids}})", {"ids": pa.table({"value": ids})}
+        messages = RowsOfDates(MESSAGES, None if since_us is None else DateSpan.of_times(since_us))
+        sql = GROUPED_SEQUENCES_SQL.replace("{scope}", scope)
+        return GroupedSequences(lake.query(sql, messages=messages, **inputs), ids)
 
-    ``since_us``: none is before it. ``capture_ends``: by server, microseconds.
-    """
-    messages, sendings = (RowsOfDates(table, DateSpan.of_times(since_us)) for table in (MESSAGES, SENDINGS))
-    found = lake.query(_SENDINGS, messages=messages, sendings=sendings, sessions=SESSIONS, ids=ids)
-    ends = pa.array(capture_ends.values(), pa.int64())
-    place = pc.index_in(found["server_address"], pa.array(capture_ends.keys(), pa.string()))
-    return found.append_column("capture_end", pc.coalesce(ends.take(place), times_to_us(found["sent_at"])))
+    def parts(self) -> Iterator[GroupedSequences]:
+        """Yield them by groups that have few sendings together: one part at least; one group may have more."""
+        buckets, rows = np.unique(np.asarray(self.grouped["bucket"], np.str_), return_inverse=True)
+        sizes = np.zeros(len(buckets), np.int64)
+        np.add.at(sizes, rows, to_ints(self.grouped["n"]))
+        part = (np.cumsum(sizes) - sizes) // MAX_SENDINGS
+        begins = buckets[np.flatnonzero(np.diff(part)) + 1].tolist()
+        for low, high in zip(["", *begins], [*begins, "g"], strict=True):
+            ours = pc.and_(pc.greater_equal(self.grouped["bucket"], low), pc.less(self.grouped["bucket"], high))
+            yield GroupedSequences(self.grouped.filter(ours), self.ids, (low, high))
 
+    def queries(self, wait_us: int) -> dict[str, BoundQuery]:
+        """Return the queries for sendings and order acks, as ``sequence_rows`` takes them; for ``CURRENT`` of some.
 
-def read_order_acks(lake: Lake, ids: Collection[str], since_us: int) -> pa.Table:
-    """Return the order acks that name some sequences, from a time on."""
-    acks = RowsOfDates(ORDER_ACKS, DateSpan.of_times(since_us))
-    return lake.query(_ORDER_ACKS, acks=acks, sessions=SESSIONS, ids=ids)
+        ``wait_us``: transfers.wait, microseconds.
+        """
+        given: dict[str, QueryInput] = {"sessions": SESSIONS, "grouped": self.grouped}
+        acks = RowsOfDates(ORDER_ACKS, self._dates(wait_us, wait_us))
+        queries = {
+            "sendings": BoundQuery(_SENDINGS, {"messages": self.messages, "sendings": self.sendings, **given}),
+            "order_acks": BoundQuery(_ORDER_ACKS, {"acks": acks, **given}),
+        }
+        if self.ids is not None:
+            current = BoundQuery(_CURRENT, {"rows": TRANSFER_SEQUENCES, "ids": pa.table({"value": self.ids})})
+            low, high = self.bounds
+            queries[CURRENT] = current.wrap(f"SELECT * FROM {{answer}} WHERE bucket >= '{low}' AND bucket < '{high}'")
+        return queries
 
+    def read_context(
+        self, lake: Lake, settings: SequenceSettings, run_id: str, capture_ends: Mapping[str, int],
+        clones: Collection[str] = (),
+    ) -> SequenceContext:  # fmt: skip
+        """Read what is the same for all of the sequences. ``capture_ends``: by server, microseconds."""
+        holes, handshakes = read_missing_packets(lake, clones), read_handshakes(lake, self.sendings)
+        return SequenceContext(settings, run_id, capture_ends, holes, handshakes, clones, read_clock_steps(lake))
 
-def read_missing_packets(lake: Lake, clones: Collection[str] = ()) -> HopHoles:
-    """Return where packets may be missing, of all sessions; ``clones``: identifiers of two machines."""
-    return HopHoles.of(lake.query(HOLES_SQL, rows=SESSIONS), clones)
+    @property
+    def messages(self) -> RowsOfDates:
+        """Rows of silver.messages, with all of the sequences' messages."""
+        return RowsOfDates(MESSAGES, self._dates())
 
+    @property
+    def sendings(self) -> RowsOfDates:
+        """Rows of silver.sendings, likewise."""
+        return RowsOfDates(SENDINGS, self._dates())
 
-def fill_queue_managers(lake: Lake, first_sendings: pa.Table, expire_us: int) -> pa.Table:
-    """Return sendings with the queue managers of both ends, where their own sessions do not show them.
-
-    These are the ones that all handshakes of the address show at most ``expire_us`` (pending.expire) before or after.
-    """
-    unknown = {end: first_sendings[f"{end}_queue_manager"].is_null() for end in ("sender", "receiver")}
-    addresses = {
-        address
-        for end, rows in unknown.items()
-        for address in pc.unique(first_sendings[f"{end}_address"].filter(rows)).to_pylist()
-    }
-    if not addresses:
-        return first_sendings
-    handshakes = lake.query(_HANDSHAKES, rows=SESSIONS, addresses=addresses)
-    known = AddressQueueManagers.of(handshakes, expire_us)
-    at = np.asarray(times_to_us(first_sendings["sent_at"]).combine_chunks(), np.int64)
-    for end in unknown:
-        name, addresses_of_end = f"{end}_queue_manager", first_sendings[f"{end}_address"].combine_chunks()
-        filled = pc.coalesce(first_sendings[name].combine_chunks(), known.at(addresses_of_end, at))
-        first_sendings = first_sendings.set_column(first_sendings.column_names.index(name), name, filled)
-    return first_sendings
+    def _dates(self, before_us: int = 0, after_us: int = 0) -> Dates:
+        """Return the dates of the sequences' messages, and of what is so much before and after them."""
+        first = pc.min(times_to_us(self.grouped["first_at"])).as_py()
+        last = pc.max(times_to_us(self.grouped["last_at"])).as_py()
+        return () if first is None else DateSpan.of_times(first - before_us, last + after_us)

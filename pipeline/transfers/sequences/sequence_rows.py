@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from itertools import combinations, groupby
 from typing import Any, Final
@@ -12,10 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.settings import PendingConfig, TransfersConfig
+from pipeline.arrow_rows import times_to_us
+from pipeline.lake.stage_groups import each_once
+from pipeline.transfers.hops.address_queue_managers import AddressQueueManagers
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS, hop_keys
 from pipeline.transfers.hops.missing_packets import HopHoles, acknowledged_directly
 from pipeline.transfers.sequences.order_ack_matches import match_order_acks
+from pipeline.transfers.sequences.sequence_context import SequenceContext
 from pipeline.transfers.sequences.sequence_events import (
     SequenceEvents,
     SequenceOrderAcks,
@@ -28,7 +31,6 @@ from pipeline.transfers.sequences.transfer_sequences import TransferSequences, d
 from schemas.table import EVENT_DATE, RUN_ID, UINT64
 from schemas.transfers import NUMBER_GAP, STALL, TRANSFER_SEQUENCES
 from udfs.array_types import Bools, Ints
-from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE
 from udfs.columns.arrays import from_groups, from_ints, from_times, one_array, to_flags, to_ints, to_times, utc_dates
 from udfs.columns.codes import codes_and_values, dictionary_codes, row_codes
@@ -49,51 +51,23 @@ _ORDINAL: Final = (1 << 32) - 1
 _EPOCH_BITS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceSettings:
-    """The settings transfers.stall_after, transfers.wait and pending.expire."""
-
-    stall_after: timedelta = TransfersConfig.stall_after
-    wait: timedelta = TransfersConfig.wait
-    expire: timedelta = PendingConfig.expire
-
-    def as_provenance(self) -> dict[str, float]:
-        """Return the settings as JSON values."""
-        return {
-            "stall_after_s": self.stall_after.total_seconds(),
-            "wait_s": self.wait.total_seconds(),
-            "expire_s": self.expire.total_seconds(),
-        }
-
-
-def sequence_rows(
-    sendings: pa.Table,
-    acks: pa.Table,
-    holes: HopHoles,
-    settings: SequenceSettings,
-    run_id: str,
-    fill_queue_managers: Callable[[pa.Table], pa.Table] = lambda rows: rows,
-    clones: Collection[str] = (),
-    steps: ClockSteps = NO_STEPS,
-) -> pa.Table:
+def sequence_rows(sendings: pa.Table, acks: pa.Table, context: SequenceContext) -> pa.Table:
     """Return a row of gold.transfer_sequences for each sequence and hop, without how it began.
 
     ``sendings`` are all sendings of some sequences: ``SEQUENCE_COLUMNS``, destination_queue_manager, hop_count,
-    packet_key, connection_id, capture_id, stream_offset, sent_at, number, previous, length_bytes, complete,
-    acknowledged, message_sent_at, begun_unseen and capture_end (microseconds), of_several_clocks (packets of its
-    connection have times of clocks that differ), and the queue managers of both ends.
+    packet_key, connection_id, capture_id, stream_offset, sent_at, server_address, number, previous, length_bytes,
+    complete, acknowledged, message_sent_at, begun_unseen, of_several_clocks (packets of its connection have times of
+    clocks that differ), and the queue managers of both ends.
     ``acks`` are all order acks that name one of these sequences: packet_key, sequence_id, number, capture_id, sent_at,
     queue_manager, acknowledged_queue_manager, both addresses, and the queue managers of both ends of its session.
-    ``holes``: of all sessions.
-    ``fill_queue_managers`` gets the first sending of each sequence, and returns them with more queue managers.
-    ``clones``: identifiers of queue managers that two machines have. ``steps``: where clocks were set.
     """
     if not sendings.num_rows:
         return SEQUENCES_SCHEMA.empty_table()
+    settings, clones, holes = context.settings, context.clones, context.holes
     sequence, sendings = _in_order(sendings)
     first = group_starts(sequence)
-    names = fill_queue_managers(sendings.take(pa.array(first)))
-    acks = acks.sort_by("packet_key")
+    names = _with_queue_managers(sendings.take(pa.array(first)), context)
+    acks = each_once(acks.sort_by("packet_key"), "packet_key")
     known = _first_known(sequence, sendings["destination_queue_manager"], len(first))
     names = names.set_column(names.column_names.index("destination_queue_manager"), "destination_queue_manager", known)
     of_sequence, of_ack, same_hop = match_order_acks(names, acks, clones)
@@ -101,7 +75,7 @@ def sequence_rows(
     sent = TransactionalSendings(
         sequence, to_ints(sendings["sent_at"]), to_ints(sendings["number"]), to_ints(sendings["previous"]),
         to_ints(sendings["length_bytes"]), to_flags(sendings["complete"]), to_flags(sendings["acknowledged"]),
-        none, none, to_flags(sendings["begun_unseen"]), to_ints(sendings["capture_end"]),
+        none, none, to_flags(sendings["begun_unseen"]), _capture_ends(sendings, context.capture_ends),
     )  # fmt: skip
     acked = SequenceOrderAcks(of_sequence, to_ints(acks["sent_at"])[of_ack], to_ints(acks["number"])[of_ack], same_hop)
     sent, acked, rows, ack_rows = take_in(sent, acked, timedelta_to_us(settings.wait))
@@ -119,10 +93,10 @@ def sequence_rows(
     def of_capture(name: str) -> Bools:
         return np.asarray(pc.equal(sendings["capture_id"], name), np.bool_)
 
-    uncertain = {*steps.perhaps_skipped()}
+    uncertain = {*context.steps.perhaps_skipped()}
     left_out = [
         LeftOut(np.unique(sequence[of_capture(name)]), since, until, (name, since, until) not in uncertain)
-        for name, since, until in steps.skipped()
+        for name, since, until in context.steps.skipped()
     ]
     found = describe_sequences(
         sent, acked, stall_after_us=stall_after_us, wait_us=wait_us, hop=hop, goes_elsewhere=elsewhere,
@@ -130,7 +104,28 @@ def sequence_rows(
     )  # fmt: skip
     sent_keys = sendings["packet_key"].take(pa.array(rows))
     evidence = _evidence(found.events, sent_keys, acks["packet_key"].take(pa.array(of_ack[ack_rows])))
-    return _rows(names, found, evidence, run_id)
+    return _rows(names, found, evidence, context.run_id)
+
+
+def _with_queue_managers(first_sendings: pa.Table, context: SequenceContext) -> pa.Table:
+    """Return sendings with the queue managers of both ends, where their own sessions do not show them.
+
+    These are the ones that all handshakes of the address show at most pending.expire before or after.
+    """
+    known = AddressQueueManagers.of(context.handshakes, timedelta_to_us(context.settings.expire))
+    at = to_ints(first_sendings["sent_at"])
+    for end in ("sender", "receiver"):
+        name, addresses = f"{end}_queue_manager", one_array(first_sendings[f"{end}_address"])
+        filled = pc.coalesce(one_array(first_sendings[name]), known.at(addresses, at))
+        first_sendings = first_sendings.set_column(first_sendings.column_names.index(name), name, filled)
+    return first_sendings
+
+
+def _capture_ends(sendings: pa.Table, capture_ends: Mapping[str, int]) -> Ints:
+    """Return when the captures of each sending's server end, by default when it was sent; microseconds."""
+    place = pc.index_in(sendings["server_address"], pa.array(capture_ends.keys(), pa.string()))
+    ends = pa.array(capture_ends.values(), pa.int64()).take(one_array(place))
+    return to_ints(pc.coalesce(ends, one_array(times_to_us(sendings["sent_at"]))))
 
 
 def _are_of_several_clocks(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,9 +21,13 @@ from pipeline.arrow_rows import times_to_us
 from pipeline.bronze.across_captures.capture_ends import changed_ends, read_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.date_filters import DateSpan
-from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import MORE_ROWS_SQL, RowsOfDates
+from pipeline.lake.lake_path import LakePath
+from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput, RowsOfDates
+from pipeline.lake.schema_enforcement import select_fields
+from pipeline.lake.staging_files import read_staged, staged_rows
+from pipeline.runs.recovery import RunMarkers
 from pipeline.transfers.changed_connections import connections_in_captures
 from pipeline.transfers.hops.address_queue_managers import CHANGED_HANDSHAKES_SQL
 from pipeline.transfers.hops.hop_keys import read_clones
@@ -35,22 +38,15 @@ from pipeline.transfers.hops.missing_packets import (
     PAIRS_SCHEMA,
     changed_anywhere_sql,
 )
-from pipeline.transfers.sequences.beginnings import set_beginnings, set_changed_beginnings
-from pipeline.transfers.sequences.sequence_inputs import (
-    ID_SQL,
-    IS_TRANSACTIONAL_SQL,
-    fill_queue_managers,
-    group_sequences,
-    read_missing_packets,
-    read_order_acks,
-    read_sendings,
-)
-from pipeline.transfers.sequences.sequence_rows import SEQUENCES_SCHEMA, SequenceSettings, sequence_rows
+from pipeline.transfers.sequences.beginnings import find_changed_beginnings
+from pipeline.transfers.sequences.sequence_context import SequenceSettings
+from pipeline.transfers.sequences.sequence_inputs import ID_SQL, IS_TRANSACTIONAL_SQL, GroupedSequences
+from pipeline.transfers.sequences.sequence_rows import SEQUENCES_SCHEMA
+from pipeline.transfers.sequences.stage_sequences import ChangedFacts, stage_sequences
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.transfers import TRANSFER_SEQUENCES
-from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.columns.absent import BEFORE_ALL
 from udfs.times import timedelta_to_us
 
@@ -77,7 +73,7 @@ SELECT {ID_SQL} AS id, min(unix_micros(seen_at)) AS since FROM (
   GROUP BY {_MESSAGE_COLUMNS} HAVING {MORE_ROWS_SQL} <> 0
 ) GROUP BY {ID_SQL}"""
 _CHANGED_SENDINGS: Final = f"""
-SELECT packet_key, sent_at FROM {{feed}} GROUP BY {_SENDING_COLUMNS} HAVING {MORE_ROWS_SQL} <> 0"""
+SELECT packet_key AS id, sent_at FROM {{feed}} GROUP BY {_SENDING_COLUMNS} HAVING {MORE_ROWS_SQL} <> 0"""
 _CHANGED_ACKS: Final = f"""
 SELECT DISTINCT {ID_SQL} AS id FROM (
   SELECT {_ACK_COLUMNS} FROM {{feed}} WHERE kind = 'order_ack' AND transaction_sequence_id IS NOT NULL
@@ -90,7 +86,9 @@ SELECT DISTINCT connection_id AS id FROM (
 )"""
 _ACKNOWLEDGED_ON: Final = f"""
 SELECT DISTINCT {ID_SQL} AS id FROM {{acks}}
-WHERE connection_id IN {{names}} AND kind = 'order_ack' AND transaction_sequence_id IS NOT NULL"""
+WHERE connection_id IN (SELECT id FROM {{names}}) AND kind = 'order_ack' AND transaction_sequence_id IS NOT NULL"""
+_FIRST_SENT: Final = f"""
+SELECT min(unix_micros(first_sent_at)) AS `at` FROM {{rows}} WHERE {ID_SQL} IN (SELECT value FROM {{ids}})"""
 _UNKNOWN_ENDS: Final = """
 SELECT connection_id AS id, unix_micros(first_packet_at) AS since FROM {sessions}
 WHERE ((client_address IN {addresses} AND initiator_queue_manager IS NULL)
@@ -110,18 +108,17 @@ def update(lake: Lake, run_id: str, settings: SequenceSettings | None = None) ->
 
 @dataclass(slots=True)
 class _EodSequencesUpdate:
-    """One update; ``affected``: by sequence id the time of changed sendings.
+    """One update; ``affected``: sequence ids, also the same several times; ``since``: of the first changed message.
 
-    A sequence whose own sendings are as they were has no time there: its rows tell when it began. ``steps``: where
-    clocks were set.
+    A sequence whose own messages are as they were tells by its rows when it began.
     """
 
     step: IncrementalUpdate
     settings: SequenceSettings
     run_id: str
     now: HopState = NO_STATE
-    steps: ClockSteps = NO_STEPS
-    affected: dict[str, int | None] = field(default_factory=dict)
+    affected: list[pa.Array] = field(default_factory=list)
+    since: int | None = None
 
     @property
     def lake(self) -> Lake:
@@ -130,81 +127,71 @@ class _EodSequencesUpdate:
 
     def run(self) -> int:
         """Recompute the affected sequences, or all; return how many rows are written."""
-        self.steps = read_clock_steps(self.lake)
-        clones = sorted(read_clones(self.lake))
-        self.now = HopState(read_capture_ends(self.lake), clones, self.steps.places())
+        places = read_clock_steps(self.lake).places()
+        self.now = HopState(read_capture_ends(self.lake), sorted(read_clones(self.lake)), places)
         self.step.keep(self.now)
         return self.step.recompute(self._find_affected, self._recompute)
 
-    def _recompute(self, affected: Mapping[str, int | None] | None) -> int:
-        if affected is None:
-            return self.step.replace_all(set_beginnings(self._compute(None, 0), self.settings.wait))
-        current = self.lake.select(TRANSFER_SEQUENCES, f"{ID_SQL} IN {{ids}}", ids=affected.keys())
-        times = [at for at in affected.values() if at is not None]
-        times += times_to_us(current["first_sent_at"]).to_pylist()
-        new = self._compute(affected.keys(), min(times, default=0))
-        return self.step.replace_changed(*set_changed_beginnings(self.lake, new, current, self.settings.wait))
+    def _recompute(self, ids: pa.Array | None) -> int:
+        with RunMarkers.of(self.lake).staging_folder("transfer_sequences") as folder:
+            sequences = self._sequences(ids)
+            facts = [self._stage(folder, each) for each in sequences.parts()]
+            rows = folder / TRANSFER_SEQUENCES.name
+            if ids is None:
+                return self.step.replace_all(staged_rows(rows, TRANSFER_SEQUENCES))
+            now, before = (pa.concat_tables(each) for each in zip(*facts, strict=True))
+            begun = find_changed_beginnings(self.lake, now, before, self.settings.wait)
+            staged = read_staged(rows, select_fields(SEQUENCES_SCHEMA, ["sequence_key"]))["sequence_key"]
+            return self.step.write_changes(folder, begun.set_in, begun.of_other_rows(self.lake, staged))
 
-    def _compute(self, ids: Collection[str] | None, since: int) -> pa.Table:
-        """Return the rows of some sequences, none of which begins before a time, or of all; not how they began."""
-        fill = partial(fill_queue_managers, self.lake, expire_us=timedelta_to_us(self.settings.expire))
-        wait_us = timedelta_to_us(self.settings.wait)
-        rows = [SEQUENCES_SCHEMA.empty_table()]
-        clones = frozenset(self.now.clones)
-        holes = read_missing_packets(self.lake, clones)
-        for names, first in group_sequences(self.lake, ids, since):
-            sendings = read_sendings(self.lake, names, first, self.now.capture_ends)
-            acks = read_order_acks(self.lake, names, first - wait_us)
-            rows.append(sequence_rows(sendings, acks, holes, self.settings, self.run_id, fill, clones, self.steps))
-        return pa.concat_tables(rows)
+    def _sequences(self, ids: pa.Array | None) -> GroupedSequences:
+        """Return some sequences, or all, by groups."""
+        if ids is None:
+            return GroupedSequences.read(self.lake)
+        found = self.lake.query(_FIRST_SENT, rows=TRANSFER_SEQUENCES, ids=pa.table({"value": ids}))["at"][0].as_py()
+        since = min((at for at in (found, self.since) if at is not None), default=0)
+        return GroupedSequences.read(self.lake, ids, since)
+
+    def _stage(self, folder: LakePath, sequences: GroupedSequences) -> ChangedFacts:
+        ends, clones = self.now.capture_ends, frozenset(self.now.clones)
+        context = sequences.read_context(self.lake, self.settings, self.run_id, ends, clones)
+        return stage_sequences(self.lake, folder, sequences, context)
 
     # What changed
 
-    def _find_affected(self) -> dict[str, int | None]:
+    def _find_affected(self) -> pa.Array:
         """Return the sequences that changes affect; UnknownChangesError."""
         step, before = self.step, self.step.kept(HopState)
-        messages = step.changes(MESSAGES, _CHANGED_MESSAGES)
-        acks = step.changes(ORDER_ACKS, _CHANGED_ACKS)
-        holes = [step.changes(SESSIONS, sql) for sql in (*(sql for sql, _ in HOLE_CHANGES), CHANGED_ANYWHERE_SQL)]
-        handshakes = step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL)
-        ends = step.changes(SESSIONS, _CHANGED_ENDS)
-        sendings = self._changed_sendings()
-        if sendings is None:
-            raise UnknownChangesError
-        self.affected = {row["id"]: None for row in acks}
-        if names := {row["id"] for row in ends}:
-            found = self.lake.query(_ACKNOWLEDGED_ON, acks=ORDER_ACKS, names=names)
-            self.affected |= dict.fromkeys(found["id"].to_pylist())
-        connections = self._sessions_of_unknown_ends(handshakes)
-        self._add_sequences("packet_key", sendings["packet_key"].to_pylist(), _earliest(sendings["sent_at"]))
-        since = min((row["since"] or 0 for row in connections), default=0)
-        self._add_sequences("connection_id", [row["id"] for row in connections], since)
-        for (_, affected), pairs in zip(HOLE_CHANGES, holes, strict=False):
-            self._add_by_holes(affected, pairs)
-        self._add_waiting(holes[-1])
+        if (messages := step.changed_rows(MESSAGES, _CHANGED_MESSAGES)) is not None:
+            self.affected += messages["id"].chunks
+            self.since = pc.min(messages["since"]).as_py()
+        if (acks := step.changed_rows(ORDER_ACKS, _CHANGED_ACKS)) is not None:
+            self.affected += acks["id"].chunks
+        if (ends := step.changed_rows(SESSIONS, _CHANGED_ENDS)) is not None and ends.num_rows:
+            self._add(_ACKNOWLEDGED_ON, acks=ORDER_ACKS, names=ends)
+        if (sendings := step.changed_rows(SENDINGS, _CHANGED_SENDINGS)) is not None:
+            self._add_sequences("packet_key", sendings, _earliest(sendings["sent_at"]))
+        for changed, affected in HOLE_CHANGES:
+            self._add_by_holes(affected, step.changes(SESSIONS, changed))
+        self._add_waiting(step.changes(SESSIONS, CHANGED_ANYWHERE_SQL))
+        self._add_by_handshakes(step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL))
         if captures := self.now.captures_with_other_places(before):
-            self._add_sequences("connection_id", connections_in_captures(self.lake, captures), 0)
+            names = connections_in_captures(self.lake, captures)
+            self._add_sequences("connection_id", pa.table({"id": pa.array(sorted(names), pa.string())}), 0)
         self._add_by_clones({*self.now.clones} ^ {*before.clones})
         self._add_by_capture_end(before.capture_ends)
-        self.affected |= {row["id"]: row["since"] for row in messages}
-        return self.affected
+        return pc.unique(pa.chunked_array(self.affected, pa.string()))
 
-    def _changed_sendings(self) -> pa.Table | None:
-        """Return packet_key and sent_at of changed sendings; None where they are not known."""
-        feeds = self.step.feeds
-        if feeds.is_unchanged(SENDINGS):
-            return pa.table(
-                {"packet_key": pa.array([], pa.string()), "sent_at": pa.array([], pa.timestamp("us", "UTC"))}
-            )
-        return feeds.table(SENDINGS, _CHANGED_SENDINGS)
+    def _add(self, sql: str, **inputs: QueryInput) -> None:
+        """Add the sequences that a query finds."""
+        self.affected += self.lake.query(sql, **inputs)["id"].chunks
 
-    def _add_sequences(self, column: str, values: Collection[str], since: int) -> None:
-        """Add the sequences of messages that have one of some values, none of which was sent before a time."""
-        if values:
-            where = f"{IS_TRANSACTIONAL_SQL} AND {column} IN {{values}}"
+    def _add_sequences(self, column: str, values: pa.Table, since: int) -> None:
+        """Add the sequences of messages that have one of some values, ``id``; none was sent before a time."""
+        if values.num_rows:
+            where = f"{IS_TRANSACTIONAL_SQL} AND {column} IN (SELECT id FROM {{values}})"
             sql = f"SELECT DISTINCT {ID_SQL} AS id FROM {{messages}} WHERE {where}"
-            found = self.lake.query(sql, messages=RowsOfDates(MESSAGES, DateSpan.of_times(since)), values=values)
-            self.affected |= dict.fromkeys(found["id"].to_pylist())
+            self._add(sql, messages=RowsOfDates(MESSAGES, DateSpan.of_times(since)), values=values)
 
     def _add_by_holes(self, affected: str, pairs: list[dict[str, Any]]) -> None:
         """Add the sequences that changed holes concern, by one of ``HOLE_CHANGES``."""
@@ -212,16 +199,14 @@ class _EodSequencesUpdate:
             # When the first message was made is not in the row: it may be long before it was sent.
             sql = affected.replace("{column}", "transaction_sequence_id").replace("{since}", str(BEFORE_ALL))
             sql = f"SELECT CAST(id AS string) AS id FROM ({sql})"
-            found = self.lake.query(sql, rows=TRANSFER_SEQUENCES, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
-            self.affected |= dict.fromkeys(found["id"].to_pylist())
+            self._add(sql, rows=TRANSFER_SEQUENCES, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
 
     def _add_waiting(self, holes: list[dict[str, Any]]) -> None:
         """Add the sequences that wait for an order ack that changed holes between any machines may hold."""
         if condition := changed_anywhere_sql(holes, timedelta_to_us(self.settings.wait)):
             where = f"waiting > 0 AND {condition.replace('{last}', 'last_sent_at')}"
             sql = f"SELECT DISTINCT {ID_SQL} AS id FROM {{rows}} WHERE {where}"
-            found = self.lake.query(sql, rows=TRANSFER_SEQUENCES)
-            self.affected |= dict.fromkeys(found["id"].to_pylist())
+            self._add(sql, rows=TRANSFER_SEQUENCES)
 
     def _add_by_clones(self, names: Collection[str]) -> None:
         """Add the sequences of queue managers that are, or were before, two machines with one identifier."""
@@ -229,18 +214,17 @@ class _EodSequencesUpdate:
             sql = f"""
 SELECT DISTINCT {ID_SQL} AS id FROM {{rows}}
 WHERE sender_queue_manager IN {{names}} OR receiver_queue_manager IN {{names}}"""
-            found = self.lake.query(sql, rows=TRANSFER_SEQUENCES, names=names)
-            self.affected |= dict.fromkeys(found["id"].to_pylist())
+            self._add(sql, rows=TRANSFER_SEQUENCES, names=names)
 
-    def _sessions_of_unknown_ends(self, handshakes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the sessions with an end that changed handshakes may show, and since when they are."""
-        if not handshakes:
-            return []
-        times, expire = [row["at"] for row in handshakes], timedelta_to_us(self.settings.expire)
-        sql = _UNKNOWN_ENDS.replace("{since}", str(min(times) - expire)).replace("{until}", str(max(times) + expire))
-        addresses = {row["address"] for row in handshakes}
-        found: list[dict[str, Any]] = self.lake.query(sql, sessions=SESSIONS, addresses=addresses).to_pylist()
-        return found
+    def _add_by_handshakes(self, handshakes: list[dict[str, Any]]) -> None:
+        """Add the sequences on sessions with an end that changed handshakes may show."""
+        if handshakes:
+            times, expire = [row["at"] for row in handshakes], timedelta_to_us(self.settings.expire)
+            since, until = min(times) - expire, max(times) + expire
+            sql = _UNKNOWN_ENDS.replace("{since}", str(since)).replace("{until}", str(until))
+            addresses = {row["address"] for row in handshakes}
+            found = self.lake.query(sql, sessions=SESSIONS, addresses=addresses)
+            self._add_sequences("connection_id", found, pc.min(pc.fill_null(found["since"], 0)).as_py() or 0)
 
     def _add_by_capture_end(self, before: Mapping[str, int]) -> None:
         """Add the sequences that wait, at servers whose captures end at another time than before.
@@ -256,8 +240,7 @@ SELECT DISTINCT {ID_SQL} AS id FROM {{rows}} WHERE waiting > 0 AND (
   (condition <> 'unknown' AND unix_micros(last_packet_at) >= {oldest}
     AND (sender_address IN {{later}} OR receiver_address IN {{later}}))
   OR sender_address IN {{earlier}} OR receiver_address IN {{earlier}})"""
-        found = self.lake.query(sql, rows=TRANSFER_SEQUENCES, later=later, earlier=earlier)
-        self.affected |= dict.fromkeys(found["id"].to_pylist())
+        self._add(sql, rows=TRANSFER_SEQUENCES, later=later, earlier=earlier)
 
 
 def _earliest(times: pa.ChunkedArray) -> int:

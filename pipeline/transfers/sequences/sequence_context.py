@@ -1,0 +1,48 @@
+"""What the rows of all sequences of an update are made with: settings, clocks, and what sessions show of machines."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pyarrow as pa
+
+from pipeline.settings import PendingConfig, TransfersConfig
+from pipeline.transfers.hops.missing_packets import HopHoles
+from udfs.capture.clock_steps import NO_STEPS, ClockSteps
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSettings:
+    """The settings transfers.stall_after, transfers.wait and pending.expire."""
+
+    stall_after: timedelta = TransfersConfig.stall_after
+    wait: timedelta = TransfersConfig.wait
+    expire: timedelta = PendingConfig.expire
+
+    def as_provenance(self) -> dict[str, float]:
+        """Return the settings as JSON values."""
+        return {
+            "stall_after_s": self.stall_after.total_seconds(),
+            "wait_s": self.wait.total_seconds(),
+            "expire_s": self.expire.total_seconds(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceContext:
+    """What is the same for all sequences of an update.
+
+    ``capture_ends``: by server, microseconds. ``holes``: of all sessions. ``handshakes``: of addresses at ends of which
+    sessions show no queue manager. ``clones``: identifiers of queue managers that two machines have. ``steps``: where
+    clocks were set.
+    """
+
+    settings: SequenceSettings
+    run_id: str
+    capture_ends: Mapping[str, int]
+    holes: HopHoles
+    handshakes: pa.Table
+    clones: Collection[str] = ()
+    steps: ClockSteps = NO_STEPS
