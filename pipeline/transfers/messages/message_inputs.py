@@ -23,6 +23,7 @@ from pipeline.transfers.inputs import read_set_by
 from pipeline.transfers.messages.sender_clocks import read_clocks
 from pipeline.transfers.messages.transfer_context import TransferContext, TransferSettings
 from pipeline.transfers.packet_order import PacketOrder
+from pipeline.transfers.sequences.order_ack_matches import acknowledged_groups
 from schemas.bronze import RPC_CALLS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
@@ -64,9 +65,7 @@ All of a message_id is in one group, and messages of a sequence are in one as fa
 order acks of its sequences.
 """
 _IN_GROUP: Final = "(SELECT DISTINCT {column}, bucket FROM {{grouped}} WHERE {column} IS NOT NULL)"
-_GROUP_OF_MESSAGE, _GROUP_OF_SEQUENCE, _GROUP_OF_ORDINAL = (
-    _IN_GROUP.format(column=column) for column in ("message_id", "sequence_id", "message_ordinal")
-)
+_GROUP_OF_MESSAGE, _GROUP_OF_ORDINAL = (_IN_GROUP.format(column=column) for column in ("message_id", "message_ordinal"))
 _SENDINGS: Final = f"""
 SELECT {", ".join(f"s.{name}" for name in _SENDING_COLUMNS)}, {", ".join(f"m.{name}" for name in MESSAGE_INPUTS)},
   CAST(m.transaction_sequence_id AS string) AS sequence_id, m.sent_at AS message_sent_at,
@@ -77,18 +76,21 @@ JOIN {_GROUP_OF_MESSAGE} AS g ON g.message_id = m.message_id
 LEFT JOIN {{sessions}} AS e ON e.connection_id = s.connection_id
 WHERE m.message_key IS NOT NULL"""
 _ACKS: Final = """
-SELECT packet_key, connection_id, capture_id, sent_at AS seen_at, kind, class, class_name, queue_manager,
-  acknowledged_queue_manager, CAST(transaction_sequence_id AS string) AS sequence_id, transaction_number,
-  acknowledged_message_id AS message_id, packet_key AS seen_by,
-  CASE WHEN sent_by = 'client' THEN client_address ELSE server_address END AS sender_address,
-  CASE WHEN sent_by = 'client' THEN server_address ELSE client_address END AS receiver_address, g.bucket
-FROM {acks} JOIN"""
-_ORDER_ACKS: Final = f"""
-{_ACKS} {_GROUP_OF_SEQUENCE} AS g ON g.sequence_id = CAST(transaction_sequence_id AS string)
-WHERE sent_at IS NOT NULL AND kind = 'order_ack' AND transaction_number IS NOT NULL
-UNION ALL
-{_ACKS} {_GROUP_OF_MESSAGE} AS g ON g.message_id = acknowledged_message_id
-WHERE sent_at IS NOT NULL AND kind = 'final_ack'"""
+SELECT a.packet_key, a.connection_id, a.capture_id, a.sent_at AS seen_at, a.kind, a.class, a.class_name,
+  a.queue_manager, a.acknowledged_queue_manager, CAST(a.transaction_sequence_id AS string) AS sequence_id,
+  a.transaction_number, a.acknowledged_message_id AS message_id, a.packet_key AS seen_by,
+  CASE WHEN a.sent_by = 'client' THEN a.client_address ELSE a.server_address END AS sender_address,
+  CASE WHEN a.sent_by = 'client' THEN a.server_address ELSE a.client_address END AS receiver_address, g.bucket
+FROM {acks} AS a JOIN {of_acknowledged}
+WHERE a.sent_at IS NOT NULL AND {kind}"""
+_IS_ORDER_ACK: Final = "a.kind = 'order_ack' AND a.transaction_number IS NOT NULL"
+_ORDER_ACKS: Final = " UNION ALL ".join(
+    _ACKS.replace("{of_acknowledged}", groups).replace("{kind}", kind)
+    for groups, kind in (
+        *((each, _IS_ORDER_ACK) for each in acknowledged_groups("{grouped}", "sequence_id")),
+        (f"{_GROUP_OF_MESSAGE} AS g ON g.message_id = a.acknowledged_message_id", "a.kind = 'final_ack'"),
+    )
+)
 _ADMINISTRATION_ACKS: Final = f"""
 SELECT m.packet_key, coalesce(m.packet_key, m.call_key) AS seen_by, m.connection_id, m.seen_at, m.class, m.class_name,
   m.correlation_id AS message_id, m.response_queue, {{capture}} AS capture_id, g.bucket

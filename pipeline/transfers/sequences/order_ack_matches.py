@@ -20,6 +20,21 @@ QUEUE_MANAGER: Final = "queue_manager"
 _WAY_BACK: Final = (("sender", "receiver"), ("receiver", "sender"))
 
 
+def acknowledged_groups(grouped: str, sequence_id: str) -> tuple[str, str]:
+    """Return the SQL of two joins that give an order ack, ``a``, the buckets of the sequences that it may name, ``g``.
+
+    These are sequences of the source that it is for, or of any source where it does not tell. ``grouped``: rows with
+    the column ``sequence_id``, source_queue_manager and bucket.
+    """
+    named = f"ON g.{sequence_id} = CAST(a.transaction_sequence_id AS string)"
+    of_source = f"(SELECT DISTINCT {sequence_id}, source_queue_manager, bucket FROM {grouped}) AS g {named}"
+    of_any = f"(SELECT DISTINCT {sequence_id}, bucket FROM {grouped}) AS g {named}"
+    return (
+        f"{of_source} AND g.source_queue_manager = a.acknowledged_queue_manager",
+        f"{of_any} AND a.acknowledged_queue_manager IS NULL",
+    )
+
+
 def match_order_acks(
     sequences: pa.Table,
     acks: pa.Table,

@@ -18,6 +18,7 @@ from pipeline.lake.queries.inputs import BoundQuery, QueryInput, RowsOfDates
 from pipeline.lake.stage_groups import bucket_sql
 from pipeline.transfers.hops.address_queue_managers import read_handshakes
 from pipeline.transfers.hops.missing_packets import read_missing_packets
+from pipeline.transfers.sequences.order_ack_matches import acknowledged_groups
 from pipeline.transfers.sequences.sequence_context import SequenceContext, SequenceSettings
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
@@ -32,11 +33,12 @@ IS_TRANSACTIONAL_SQL: Final = "(packet_key IS NOT NULL AND transaction_sequence_
 _FLOW: Final = "concat_ws(' ', coalesce(source_queue_manager, ''), coalesce(destination_queue, ''))"
 _GROUP: Final = bucket_sql(_FLOW, digits=4)
 GROUPED_SEQUENCES_SQL: Final = f"""
-SELECT id, bucket, sum(n) AS n, min(first_at) AS first_at, max(last_at) AS last_at FROM (
-  SELECT {ID_SQL} AS id, {_GROUP}, count(*) AS n, min(seen_at) AS first_at, max(seen_at) AS last_at
+SELECT id, source_queue_manager, bucket, sum(n) AS n, min(first_at) AS first_at, max(last_at) AS last_at FROM (
+  SELECT {ID_SQL} AS id, source_queue_manager, {_GROUP}, count(*) AS n, min(seen_at) AS first_at,
+    max(seen_at) AS last_at
   FROM {{messages}} WHERE {IS_TRANSACTIONAL_SQL} AND {{scope}}
   GROUP BY transaction_sequence_id, source_queue_manager, destination_queue
-) GROUP BY id, bucket"""
+) GROUP BY id, source_queue_manager, bucket"""
 """SQL over silver.messages: the groups of sequences whose messages meet the condition ``{scope}``, and how many these
 are. What one source sends to one queue is in one group."""
 _SENDINGS: Final = f"""
@@ -57,21 +59,20 @@ FROM (
 JOIN (SELECT * FROM {{sendings}} WHERE sent_at IS NOT NULL) AS s ON s.packet_key = m.packet_key
 LEFT JOIN (SELECT connection_id, first_packet_at, overlapping_captures, missing FROM {{sessions}}) AS e
   ON e.connection_id = s.connection_id"""
-_ORDER_ACKS: Final = f"""
-SELECT a.packet_key, a.sequence_id, a.transaction_number AS number, a.capture_id, a.sent_at, a.queue_manager,
+_ACKS: Final = f"""
+SELECT a.packet_key, {ID_SQL} AS sequence_id, a.transaction_number AS number, a.capture_id, a.sent_at, a.queue_manager,
   a.acknowledged_queue_manager,
-  CASE WHEN sent_by = 'client' THEN client_address ELSE server_address END AS sender_address,
-  CASE WHEN sent_by = 'client' THEN server_address ELSE client_address END AS receiver_address,
+  CASE WHEN sent_by = 'client' THEN a.client_address ELSE a.server_address END AS sender_address,
+  CASE WHEN sent_by = 'client' THEN a.server_address ELSE a.client_address END AS receiver_address,
   CASE WHEN sent_by = 'client' THEN initiator_queue_manager ELSE acceptor_queue_manager END AS sender_queue_manager,
   CASE WHEN sent_by = 'client' THEN acceptor_queue_manager ELSE initiator_queue_manager END AS receiver_queue_manager,
   g.bucket
-FROM (
-  SELECT packet_key, connection_id, sent_by, client_address, server_address, transaction_number, capture_id, sent_at,
-    queue_manager, acknowledged_queue_manager, {ID_SQL} AS sequence_id
-  FROM {{acks}} WHERE kind = 'order_ack' AND transaction_number IS NOT NULL AND sent_at IS NOT NULL
-) AS a JOIN (SELECT DISTINCT id, bucket FROM {{grouped}}) AS g ON g.id = a.sequence_id
-LEFT JOIN (SELECT connection_id, initiator_queue_manager, acceptor_queue_manager FROM {{sessions}}) AS s
-  ON s.connection_id = a.connection_id"""
+FROM {{acks}} AS a LEFT JOIN {{sessions}} AS s ON s.connection_id = a.connection_id
+JOIN {{of_acknowledged}}
+WHERE a.kind = 'order_ack' AND a.transaction_number IS NOT NULL AND a.sent_at IS NOT NULL"""
+_ORDER_ACKS: Final = " UNION ALL ".join(
+    _ACKS.replace("{of_acknowledged}", each) for each in acknowledged_groups("{grouped}", "id")
+)
 _CURRENT: Final = f"""
 SELECT {", ".join(TRANSFER_SEQUENCES.names)}, {_GROUP} FROM {{rows}} WHERE {ID_SQL} IN (SELECT value FROM {{ids}})"""
 CURRENT: Final = "current"
