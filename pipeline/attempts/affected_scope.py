@@ -82,11 +82,11 @@ class RecomputeScope:
     cancelled_requests: frozenset[tuple[Any, ...]] = frozenset()
     ongoing_connections: frozenset[str] = frozenset()
     numbered: frozenset[str] = frozenset()
-    changed_keys: frozenset[str] = frozenset()
-    changed_calls: frozenset[str] = frozenset()
+    changed_keys: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
+    changed_calls: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
 
     def __bool__(self) -> bool:
-        return bool(self.connections_in_full or self.changed_keys)
+        return bool(self.connections_in_full or len(self.changed_keys))
 
     @property
     def connections_in_full(self) -> frozenset[str]:
@@ -154,46 +154,46 @@ def find_recompute_scope(
         on = select_ongoing(rows, names, connections_before_change(changed.connections), reached.recomputed_whole | met)
     calls = changed.keys_published_on(on.associations)
     dates = frozenset({*(day for _, day in reached.places), *days, None})
-    keys = reached.changed_keys.union(*(row["published_keys"] for row in calls)) - {None}
+    keys = _texts(
+        pc.list_flatten(calls["published_keys"]), pa.array(sorted(reached.changed_keys - {None}), pa.string())
+    )
     at = {c["server_address"] for c in rows if c["connection_id"] in names}
     users = frozenset(at & (numbered.keys() | changed.latest_starts().keys()))
     return RecomputeScope(
         connections=frozenset(names),
         dates=dates,
         connection_rows=_with_all_connections(lake, found, connections, users),
-        call_count=sum(count for name, count in counts.items() if name not in on.associations) + len(calls),
+        call_count=sum(count for name, count in counts.items() if name not in on.associations) + calls.num_rows,
         cancelled_requests=frozenset(reached.cancelled_requests),
         ongoing_connections=frozenset(on.associations),
         numbered=users,
-        changed_keys=_all_changed_keys(lake, keys, on, dates, users) if on.associations else frozenset(keys),
-        changed_calls=frozenset(row["call_key"] for row in calls),
+        changed_keys=_all_changed_keys(lake, keys, on, dates, users) if on.associations else keys,
+        changed_calls=_texts(calls["call_key"]),
     )
 
 
+def _texts(*parts: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return the texts of some arrays, each once, without null."""
+    chunks = (chunk for part in parts for chunk in (part.chunks if isinstance(part, pa.ChunkedArray) else [part]))
+    return pc.drop_null(pc.unique(pa.chunked_array(chunks, pa.string())))
+
+
 def _all_changed_keys(
-    lake: Lake,
-    keys: Collection[str],
-    on: OngoingAssociations,
-    dates: Collection[date | None],
-    numbered: Collection[str],
-) -> frozenset[str]:
+    lake: Lake, keys: pa.Array, on: OngoingAssociations, dates: Collection[date | None], numbered: Collection[str]
+) -> pa.Array:
     """Return changed keys, with those of unanswered calls on closed connections, and of what closed sessions opened."""
-    every = set(keys)
     if names := on.newly_closed_connections:
         published = dependency_keys.key_array(dependency_keys.PUBLISHED_KEYS)
         unanswered = "responded_at IS NULL AND connection_id IN {names}"
         sql = f"SELECT DISTINCT explode({published}) AS published FROM {{reads}} WHERE {unanswered}"
-        reads = RowsOfDates(REMOTE_READ_CALLS, dates)
-        every |= {*lake.query(sql, reads=reads, names=names)["published"].to_pylist()}
+        keys = _texts(keys, lake.query(sql, reads=RowsOfDates(REMOTE_READ_CALLS, dates), names=names)["published"])
     if numbered:  # a close also affects users of the number that was opened
         opened = f"protocol = 'qm2qm' AND opnum IN {sql_values(OPENING_OPNUMS)} AND server_address IN {{servers}}"
         sql = f"SELECT DISTINCT {dependency_keys.QUEUE_NUMBER_KEY} AS number FROM {{openings}} WHERE {opened}"
-        opened_in = f"{sql} AND {dependency_keys.SESSION_KEY} IN {{some}}"
-        openings = OPENING_CALLS[REMOTE_READ_CALLS]
-        every |= {
-            *lake.query(opened_in, openings=openings, servers=numbered, some=every - {None})["number"].to_pylist()
-        }
-    return frozenset(every - {None})
+        opened_in = f"{sql} AND {dependency_keys.SESSION_KEY} IN (SELECT value FROM {{some}})"
+        openings, some = OPENING_CALLS[REMOTE_READ_CALLS], pa.table({"value": keys})
+        keys = _texts(keys, lake.query(opened_in, openings=openings, servers=numbered, some=some)["number"])
+    return keys
 
 
 def _with_all_connections(

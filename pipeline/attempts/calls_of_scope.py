@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import pyarrow as pa
+
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.affected_scope import (
     REQUEST_KEY_SQL,
@@ -39,7 +41,7 @@ _STARTS: Final = [method for method, role in CALL_ROLES.items() if role == "star
 _OUTCOMES: Final = f"SELECT {', '.join(OUTCOME_COLUMNS)} FROM {{calls}} WHERE {IS_CLIENT_CALL_SQL}"
 _OTHER: Final = f"SELECT {READ_COLUMNS} FROM"
 _OPENINGS: Final = f"protocol = 'qm2qm' AND opnum IN {sql_values(OPENING_OPNUMS)} AND server_address IN {{numbered}}"
-_PUBLISHED: Final = dependency_keys.keys_overlap(dependency_keys.PUBLISHED_KEYS, "required")
+_PUBLISHED: Final = dependency_keys.keys_overlap(dependency_keys.PUBLISHED_KEYS, "(SELECT value FROM required)")
 # The calls of ongoing associations with a key that a wanted call requires.
 _PUBLISHING: Final = f"""
 SELECT * FROM (WITH required AS (
@@ -47,7 +49,7 @@ SELECT * FROM (WITH required AS (
   WHERE connection_id IN {{ongoing}}
 )
 {_OTHER} {{reads}} WHERE {IS_READ_SQL} AND connection_id IN {{ongoing}}
-  AND {_PUBLISHED.replace("{required}", "(SELECT value FROM required)")}"""
+  AND {_PUBLISHED}"""
 _OF_ONGOING: Final = """
   UNION SELECT call_key, place AS slice FROM reads JOIN places ON places.connection_id = reads.connection_id
   WHERE reads.connection_id IN {ongoing}"""
@@ -87,7 +89,7 @@ def calls_of_scope(scope: RecomputeScope, *, starts: bool = True) -> CallSource:
     if scope.numbered:
         others.append(f"{_OTHER} {{openings}} WHERE {_OPENINGS}")
     if scope.ongoing_connections:
-        requires = dependency_keys.keys_overlap(dependency_keys.REQUIRED_KEYS, "keys")
+        requires = dependency_keys.keys_overlap(dependency_keys.REQUIRED_KEYS, "(SELECT value FROM {keys})")
         affected = f"({affected} OR (connection_id IN {{ongoing}} AND {requires}))"
         others.append(f"{_PUBLISHING} AND {methods} AND {here}) AS publishing")
     if scope.cancelled_requests and starts:
@@ -107,7 +109,8 @@ def calls_of_scope(scope: RecomputeScope, *, starts: bool = True) -> CallSource:
         "on_own_connection": "connection_id IN (SELECT connection_id FROM own)",
     }  # fmt: skip
     inputs: dict[str, QueryInput] = {
-        "names": scope.connections_in_full, "ongoing": scope.ongoing_connections, "keys": scope.changed_keys,
+        "names": scope.connections_in_full, "ongoing": scope.ongoing_connections,
+        "keys": pa.table({"value": scope.changed_keys}),
         "shared": request_key_texts(scope.cancelled_requests), "numbered": scope.numbered,
         "openings": OPENING_CALLS[REMOTE_READ_CALLS], "clients": OPENING_CALLS[CLIENT_CALLS],
         "outcomes": OPENING_CALLS[RPC_CALLS], "connections": scope.connection_rows,

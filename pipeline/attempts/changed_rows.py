@@ -6,7 +6,7 @@ The feeds are those of silver.remote_read_calls, silver.client_calls and bronze.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final, TypeAlias
@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import is_in
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL
 from pipeline.attempts.client_identity import connections_with_other_claims
@@ -215,10 +216,10 @@ class InputChanges:
         before = connections_before_change(self.connections)
         return {name for name in connections_with_other_claims(self.claims) if before.get(name, ()) is not None}
 
-    def keys_published_on(self, connections: Container[str]) -> list[dict[str, Any]]:
+    def keys_published_on(self, connections: Collection[str]) -> pa.Table:
         """Return the rows of ``published_keys`` of calls on some connections."""
-        rows = [] if self.published_keys is None else self.published_keys.to_pylist()
-        return [row for row in rows if row["connection_id"] in connections]
+        rows = PUBLISHED_KEYS_SCHEMA.empty_table() if self.published_keys is None else self.published_keys
+        return rows.filter(is_in(rows, "connection_id", connections))
 
     def servers_with_changed_openings(self, numbered: Mapping[str, int]) -> tuple[set[str], int] | None:
         """Return the servers where queues may have been opened or closed before a qm2qm Start, and since when.

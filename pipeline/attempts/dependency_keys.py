@@ -135,8 +135,8 @@ def key_array(names: Iterable[str]) -> str:
 
 
 def keys_overlap(names: Iterable[str], some: str) -> str:
-    """Return the SQL condition that a call has one of some keys; ``some`` is the query input with their values."""
-    return f"({' OR '.join(f'({name}) IN {{{some}}}' for name in names)})"
+    """Return the SQL condition that a call has one of some keys; ``some`` is the SQL of their values."""
+    return f"({' OR '.join(f'({name}) IN {some}' for name in names)})"
 
 
 def keys_in_column(rows: pa.Table, column: str) -> set[str]:

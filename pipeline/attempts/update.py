@@ -186,23 +186,23 @@ class _AttemptsUpdate:
         lake = self.lake
         servers = servers_with_operations(lake, scope)
         operations = lake.map_few_groups(self._operations(scope, servers)) if servers else NO_OPERATIONS
-        current = self._stored(
-            QUEUE_OPERATIONS, scope, "call_key", scope.changed_calls.union(operations["call_key"].to_pylist())
-        )
+        keys = [scope.changed_calls, *operations["call_key"].chunks]
+        current = self._stored(QUEUE_OPERATIONS, scope, "call_key", keys)
         if operations.num_rows or current.num_rows:
             lake.replace_changed(QUEUE_OPERATIONS, operations, current, dates=scope.dates)
         rows = lake.map_few_groups(self._attempts(scope))
         message_queues.update(lake, rows, dates=scope.dates)
-        keys = {*keys_of_texts(scope.changed_calls), *rows["attempt_key"].to_pylist()}
+        keys = [pa.array(keys_of_texts(scope.changed_calls.to_pylist()), pa.string()), *rows["attempt_key"].chunks]
         return self.step.replace_changed(rows, self._stored(RECEIVE_ATTEMPTS, scope, "attempt_key", keys))
 
-    def _stored(self, table: Table, scope: RecomputeScope, column: str, keys: Collection[str]) -> pa.Table:
+    def _stored(self, table: Table, scope: RecomputeScope, column: str, keys: list[pa.Array]) -> pa.Table:
         """Return the rows in a table of a scope; of ongoing associations those with some keys."""
         where = "connection_id IN {names}"
         if scope.ongoing_connections:
-            where = f"({where} OR (connection_id IN {{ongoing}} AND {column} IN {{keys}}))"
+            where = f"({where} OR (connection_id IN {{ongoing}} AND {column} IN (SELECT value FROM {{keys}})))"
         names, ongoing = scope.connections_in_full, scope.ongoing_connections
-        return self.lake.select(table, where, (), scope.dates, names=names, ongoing=ongoing, keys=keys)
+        some = pa.table({"value": pa.chunked_array(keys, pa.string())})
+        return self.lake.select(table, where, (), scope.dates, names=names, ongoing=ongoing, keys=some)
 
     def _recompute_all(self) -> int:
         """Recompute all aliases, attempts and operations."""

@@ -66,7 +66,7 @@ class _RemoteReadCalls(NamedTuple):
 
     def select_keys_sharing(self, rows: pa.Table, *others: str, **inputs: QueryInput) -> pa.Table:
         """Return the call keys of rows that have a dependency key in common with other rows, or meet a condition."""
-        overlap = dependency_keys.keys_overlap(dependency_keys.RULE_KEYS, "some")
+        overlap = dependency_keys.keys_overlap(dependency_keys.RULE_KEYS, "{some}")
         return self.select_keys(" OR ".join((overlap, *others)), some=keys_in_column(rows, "explains"), **inputs)
 
 

@@ -108,7 +108,7 @@ def scope_of(tables, connections, *, goes_on):
         ),
         ongoing_connections=frozenset(connections if goes_on else ()),
         numbered=frozenset([SERVER]),
-        changed_keys=frozenset(keys["key"].to_pylist()) - {None},
+        changed_keys=pc.drop_null(keys["key"]).combine_chunks(),
     )
 
 
