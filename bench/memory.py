@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 PROC = Path("/proc")
 
@@ -46,6 +48,30 @@ def _cpu_seconds(pid: int) -> float:
     except OSError:
         return 0
     return (int(facts[11]) + int(facts[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class UsedSoFar(NamedTuple):
+    """What this process used since it began: its peak memory and what it read; of processor time also those below."""
+
+    cpu_s: float
+    peak_bytes: int
+    read_bytes: int
+
+
+def used_so_far() -> UsedSoFar:
+    """Return what this process, and those below it that still run, used so far."""
+    found = {path.name: _process_status(path.name) for path in PROC.iterdir() if path.name.isdigit()}
+    parents = {int(pid): status[0] for pid, status in found.items() if status is not None}
+    ours = {pid for pid in parents if os.getpid() in _with_parents(pid, parents)}
+    status = found.get(str(os.getpid()))
+    peak = 0 if status is None else status[2]
+    return UsedSoFar(sum(map(_cpu_seconds, ours)), peak, _read_bytes(os.getpid()))
+
+
+def _with_parents(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    while pid in parents:
+        yield pid
+        pid = parents[pid]
 
 
 class PeakMemory:

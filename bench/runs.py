@@ -53,13 +53,13 @@ def run_command(
 
 def run_all(
     lake: Path, captures: Sequence[Path], prefix: Sequence[str] = (), *, options: Sequence[str] = (),
-    whole_tree: bool = False,
+    whole_tree: bool = False, module: Sequence[str] = ("jobs.run_all",),
 ) -> dict[str, Any]:  # fmt: skip
     """Run the whole pipeline over captures, by a command with a prefix; return what ``run_command`` does.
 
-    ``options`` are further arguments of the job.
+    ``options`` are further arguments of the job, ``module`` the one that is run, with arguments of its own.
     """
-    command = [sys.executable, "-m", "jobs.run_all", "--lake", str(lake), "--captures", *map(str, captures), *options]
+    command = [sys.executable, "-m", *module, "--lake", str(lake), "--captures", *map(str, captures), *options]
     return run_command([*prefix, *command], whole_tree=whole_tree)
 
 

@@ -16,6 +16,7 @@ What does not: bodies are small (100 to 400 bytes), and history has the machines
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -79,12 +80,12 @@ def measure_run(
     for path in data_files(copy):
         os.utime(path, (0, path.stat().st_mtime))
     before = {*data_files(copy)}
-    run = run_all(copy, captures, options=options)
+    usage = lake.with_name("usage.json")
+    run = run_all(copy, captures, options=options, module=("bench.stage_usage", str(usage)))
     touched = [path.stat().st_size for path in before if path.exists() and path.stat().st_atime > 0]
     shutil.rmtree(copy)
     return {
         "seconds": run["wall_s"],
-        **{f"  {stage}": seconds for stage, seconds in run["stages"].items()},
         "processor time": sum(run["memory"].cpu_s.values()),
         "processor time of the driver": run["memory"].driver_cpu_s,
         "driver, MB": run["memory"].driver_bytes / 1e6,
@@ -93,6 +94,11 @@ def measure_run(
         "files touched": len(touched),
         "files touched, MB": sum(touched) / 1e6,
         "executions of Spark": run["engine"].get("executions", 0),
+        **{
+            f"{stage}: {name}": value
+            for stage, used in json.loads(usage.read_text(encoding="utf-8")).items()
+            for name, value in used.items()
+        },
     }
 
 
