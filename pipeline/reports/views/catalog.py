@@ -21,6 +21,8 @@ from pipeline.lake.queries.inputs import BoundQuery, QueryInput, sql_list
 from pipeline.reports.views.acknowledgements import ACKNOWLEDGEMENT_VIEWS
 from pipeline.reports.views.applications import APPLICATION_VIEWS
 from pipeline.reports.views.calls import CALL_VIEWS, COVERAGE_COUNTS_SQL
+from pipeline.reports.views.estate_queues import ESTATE_QUEUES
+from pipeline.reports.views.estate_traffic import ESTATE_TRAFFIC_VIEWS
 from pipeline.reports.views.evidence import EVIDENCE_SCOPE, EvidenceKind, SeenEvidence, Sight
 from pipeline.reports.views.machines import MACHINE_VIEWS
 from pipeline.reports.views.messages import MESSAGE_VIEWS
@@ -89,6 +91,7 @@ QUESTIONS: Final = {
     ),
     26: Question("Which messages could applications not process, why, and are they still there?", "part R, T, part S"),
     27: Question("Who sends which type of message to whom, how often, how large?", "part R, T"),
+    28: Question("What does the estate do, queue by queue and machine by machine?", "R, S, T"),
 }
 """The questions of Message Queuing administrators, by number."""
 
@@ -96,7 +99,7 @@ VIEWS_BY_NAME: Final = {
     view.name: view
     for view in (
         *QUEUE_VIEWS, *MACHINE_VIEWS, *TRANSFER_VIEWS, *MESSAGE_VIEWS, *ACKNOWLEDGEMENT_VIEWS, *CALL_VIEWS,
-        *APPLICATION_VIEWS,
+        *APPLICATION_VIEWS, ESTATE_QUEUES, *ESTATE_TRAFFIC_VIEWS,
     )
 }  # fmt: skip
 """All views by name."""
