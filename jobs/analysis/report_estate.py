@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-
 from jobs import cli
 from jobs.analysis.row_formats import csv_parts, without_formulas
 from jobs.command_line.answers import lake_views
@@ -26,7 +24,6 @@ from pipeline.dashboards.estate.page import render_report
 from pipeline.dashboards.estate.report import REPORT_VIEWS, EstateReport, read_report
 from pipeline.reports.lake_options import lake_options
 from pipeline.reports.targets.target_file import Target, TargetError, bundled_targets, read_targets
-from pipeline.reports.targets.verdicts import verdict_rows
 from pipeline.reports.views.scope import Scope
 
 JOB: Final = "report_estate"
@@ -69,7 +66,7 @@ def _targets(paths: Sequence[str]) -> Sequence[Target]:
 def _write(files: Mapping[str, Path], report: EstateReport) -> dict[str, int]:
     """Write all files, of which none takes its place before all are written; return their sizes by name."""
     tables = {f"{name}.csv": rows for name, rows in report.views.items()}
-    tables[VERDICTS_FILE] = pa.Table.from_pylist(verdict_rows(report.verdicts))
+    tables[VERDICTS_FILE] = report.verdict_rows
     page = render_report(report).encode()
     try:
         files[PAGE_FILE].parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from functools import cache
 from random import Random
 
 import pyarrow as pa
@@ -19,9 +20,16 @@ FIRST_MINUTE = datetime(2024, 4, 24, tzinfo=UTC)  # of the seven days that were 
 SOURCE = "https://example.com/limits"
 
 
+@cache
+def nothing_of(view):
+    """The answer of a view of an empty lake, and that nothing was seen of its evidence."""
+    views = LakeViews(MemoryLake(), as_of=NOON)
+    return views.answer(view), views.evidence(view)
+
+
 def rows_of(view, rows):
     """Rows with the columns and types of a view; what they do not have is null."""
-    schema = LakeViews(MemoryLake(), as_of=NOON).answer(view).schema
+    schema = nothing_of(view)[0].schema
     unknown = {name for row in rows for name in row} - set(schema.names)
     assert not unknown, f"{view} has no column {unknown}"
     return pa.Table.from_pylist(rows, schema)
@@ -81,9 +89,8 @@ def judged(name, target, *found):
 def report(**views):
     """A report of rows by view; views that are not given are empty. ``verdicts`` and ``time_zone`` may be given."""
     fields = {name: views.pop(name) for name in ("verdicts", "time_zone", "targets") if name in views}
-    lake_views = LakeViews(MemoryLake(), as_of=NOON)
     answers = {name: rows_of(name, views.get(name, [])) for name in REPORT_VIEWS}
-    evidence = {name: lake_views.evidence(name) for name in REPORT_VIEWS}
+    evidence = {name: nothing_of(name)[1] for name in REPORT_VIEWS}
     return EstateReport("/data/lake", "--lake /data/lake", SINCE, NOON, NOON, fields.get("time_zone", UTC), answers,
                         evidence, fields.get("targets", bundled_targets()), fields.get("verdicts", []))  # fmt: skip
 

@@ -25,9 +25,8 @@ def overview(report: EstateReport) -> dict[str, Any]:
 
 
 def _tiles(report: EstateReport) -> Iterator[dict[str, str]]:
-    yield _tile(
-        "Queues", _number(report.views[QUEUES].num_rows), f"{_total(report, 'messages')} messages seen", "queues"
-    )
+    messages = f"{_number(_sum(report, QUEUES, 'messages'))} messages seen"
+    yield _tile("Queues", _number(report.views[QUEUES].num_rows), messages, "queues")
     yield _tile("Machines", _number(report.views[MACHINES].num_rows), _roles(report), "machines")
     yield _rate_tile(report, "Messages", "sendings", _number, "queues")
     yield _rate_tile(report, "Bytes sent", "sent_bytes", format_bytes, "flows")
@@ -115,10 +114,6 @@ def _interval(row: dict[str, Any]) -> str:
 def captured_minutes(report: EstateReport) -> int:
     """Return in how many minutes of the time that is reported anything was captured."""
     return _sum(report, COVERAGE, "minutes")
-
-
-def _total(report: EstateReport, column: str) -> str:
-    return _number(_sum(report, QUEUES, column))
 
 
 def _sum(report: EstateReport, view: str, column: str) -> int:

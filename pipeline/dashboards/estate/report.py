@@ -10,8 +10,8 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.reports.targets.target_file import Target
-from pipeline.reports.targets.verdicts import QueueVerdict, judge_queues
-from pipeline.reports.views.catalog import LakeViews
+from pipeline.reports.targets.verdicts import QueueVerdict, judge_queues, verdict_rows
+from pipeline.reports.views.catalog import VIEWS_BY_NAME, LakeViews
 from pipeline.reports.views.evidence import SeenEvidence
 from pipeline.text import format_age, format_count
 
@@ -23,6 +23,11 @@ COVERAGE: Final = "estate_coverage"
 GROWTH_VIEWS: Final = ("depth_growth", "journal_growth", "machines")
 REPORT_VIEWS: Final = (QUEUES, FLOWS, MACHINES, HOURS, COVERAGE, *GROWTH_VIEWS)
 
+_VERDICT_ROWS: Final = pa.schema([
+    *((name, pa.string()) for name in ("queue", "target", "queue_verdict", "property", "verdict", "evidence", "change",
+                                       "source")),
+    ("as_of", pa.date32()),
+])  # fmt: skip
 _UNITS: Final = {"day": timedelta(days=1), "hour": timedelta(hours=1), "minute": timedelta(minutes=1)}
 
 
@@ -46,6 +51,11 @@ class EstateReport:
     verdicts: Sequence[QueueVerdict]
 
     @property
+    def verdict_rows(self) -> pa.Table:
+        """One row for each queue, target and property."""
+        return pa.Table.from_pylist(verdict_rows(self.verdicts), _VERDICT_ROWS)
+
+    @property
     def time_asked(self) -> str:
         """How long the time is that is reported, as words: ``30 days``."""
         return format_time_asked(self.since, self.now)
@@ -65,6 +75,8 @@ def read_report(
 ) -> EstateReport:
     """Return the report of the hours that views are limited to."""
     answers = {name: views.answer(name) for name in REPORT_VIEWS}
+    by_needs = {VIEWS_BY_NAME[name].needs: name for name in REPORT_VIEWS}
+    seen = {needs: views.evidence(name) for needs, name in by_needs.items()}
     since, now = views.scope.since, views.scope.until
     return EstateReport(
         views.lake.root,
@@ -74,7 +86,7 @@ def read_report(
         published_at,
         time_zone,
         answers,
-        {name: views.evidence(name) for name in REPORT_VIEWS},
+        {name: seen[VIEWS_BY_NAME[name].needs] for name in REPORT_VIEWS},
         targets,
         judge_queues(answers[QUEUES].to_pylist(), targets, format_time_asked(since, now)),
     )
