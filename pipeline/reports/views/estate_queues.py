@@ -17,6 +17,7 @@ from schemas.table import literal
 
 MAX_VALUES: Final = 20
 """So many senders, readers, types and other names of a queue are listed."""
+_TEXT_FORMATS: Final = ("xml", "soap", "json", "text", "VT_BSTR", "VT_LPSTR", "VT_LPWSTR")
 _SYSTEM_SUFFIX: Final = "'^;(journal|deadletter|deadxact)$'"
 _SAID: Final = {
     "delivery": "delivery",
@@ -38,6 +39,7 @@ _SAID: Final = {
     "is_comqc": "is_comqc",
     "message_kind": "message_kind",
     "body_bytes": "body_bytes",
+    "body_was_seen": "body_bytes_seen > 0",
     "has_headers": "message_key IS NOT NULL",
     "is_decoded": "size(errors) = 0",
     "format_name": "format_name",
@@ -54,8 +56,7 @@ _SAID: Final = {
 _SUFFIX: Final = "CASE WHEN startswith({0}, queue || ';') THEN substr({0}, length(queue) + 1) END"
 _EVENT: Final = (
     "what", "found_in", "message", "first_at", "last_at", "source", "sender", "receiver", "holder", "hop",
-    "packet_bytes", "in_transaction", "by_lookup", "depth_messages", "depth_bytes", "target_queue", "lies_in",
-    "own_dead_letter_queue",
+    "packet_bytes", "in_transaction", "by_lookup", "depth_messages", "depth_bytes", "target_queue",
 )  # fmt: skip
 
 
@@ -96,10 +97,10 @@ _EVERY_EVENT: Final = " UNION ALL ".join((
         depth_bytes="CASE WHEN queue NOT LIKE '%;%' THEN bytes END",
     ),
     _events(
-        "(SELECT * FROM silver.messages WHERE packet_key IS NULL AND message_key IS NOT NULL)",
-        what="'lies'", found_in="destination_queue", message="message_key", first_at="seen_at", last_at="seen_at",
-        source="source_queue_manager", lies_in="coalesce(queue, inferred_queue)",
-        own_dead_letter_queue="dead_letter_queue",
+        f"(SELECT * FROM silver.messages WHERE packet_key IS NULL "
+        f"AND {is_dead_letter('coalesce(queue, inferred_queue)', 'dead_letter_queue')})",
+        what="'dead'", found_in="destination_queue", message="message_key", first_at="seen_at", last_at="seen_at",
+        source="source_queue_manager",
     ),
     _events(
         "(SELECT * FROM gold.message_transfers WHERE dead_letter_class IS NOT NULL)",
@@ -109,9 +110,7 @@ _EVERY_EVENT: Final = " UNION ALL ".join((
 ))  # fmt: skip
 _EVENTS_SQL: Final = by_queue(
     f"({_EVERY_EVENT})",
-    ", ".join((*(name for name in _EVENT if name not in {"found_in", "lies_in", "own_dead_letter_queue"}), *_SAID)),
-    lies_in="rows.lies_in",
-    own_dead_letter_queue="rows.own_dead_letter_queue",
+    ", ".join(name for name in (*_EVENT, *_SAID) if name != "found_in"),
 )
 """Events of queues: messages sent and read, receives and peeks, operations, reports, and dead letters."""
 
@@ -145,6 +144,8 @@ _OF_MESSAGES: Final = {
     "headers_known": _said("has_headers"),
     "properties_known": _said("CASE WHEN was_sent OR was_read THEN body_bytes IS NOT NULL END"),
     "security_known": _said("CASE WHEN was_sent OR was_read THEN authenticated IS NOT NULL END"),
+    "bodies_known": _said("CASE WHEN was_sent OR was_read THEN coalesce(body_was_seen, FALSE) END"),
+    "binary_bodies": _said(f"CASE WHEN body_was_seen THEN NOT coalesce(body_format IN {_TEXT_FORMATS}, FALSE) END"),
     "express": _said("delivery = 'express'"),
     "recoverable": _said("delivery = 'recoverable'"),
     "transactional": _said("transactional"),
@@ -187,7 +188,7 @@ _OF_EVENTS: Final = {
     "purges": "count_if(what = 'purge')",
     "moves": "count_if(what = 'move')",
     "is_journaled": "max(what = 'journal' OR (what = 'read' AND coalesce(suffix = ';journal', FALSE)))",
-    "is_dead": "max(what IN ('dead', 'lies'))",
+    "is_dead": "max(what = 'dead')",
     "depth_messages": "max(depth_messages)",
     "depth_bytes": "max(depth_bytes)",
     "packet_bytes": "max(packet_bytes)",
@@ -309,8 +310,7 @@ ESTATE_QUEUES: Final = View(
         WITH events AS (
           SELECT *, coalesce({_SUFFIX.format("target_queue")}, {_SUFFIX.format("place")}) AS suffix
           FROM {_EVENTS_SQL} AS every CROSS JOIN setting.now
-          WHERE queue IS NOT NULL AND coalesce(first_at <= now, TRUE)
-            AND (what <> 'lies' OR {is_dead_letter("lies_in", "own_dead_letter_queue")}) AND setting.scope
+          WHERE queue IS NOT NULL AND coalesce(first_at <= now, TRUE) AND setting.scope
         ), messages AS (
           SELECT queue, message, {_columns(_OF_EVENTS)}, {", ".join(f"max({name}) AS {name}" for name in _SAID)}
           FROM events GROUP BY queue, message
@@ -331,8 +331,8 @@ ESTATE_QUEUES: Final = View(
           dead_lettered, dead_letter_queues, {", ".join(_ASKED_ACKS)}, acks_asked, admin_queues, response_queues,
           with_response_queue, with_correlation, authenticated, signed, with_certificate, hash_algorithms, encrypted,
           encryption_algorithms, format_names, multicast_messages, list_messages, http_messages, subqueues, comqc,
-          frameworks, body_formats, message_types, traced, acknowledgement_messages, largest_depth_messages,
-          largest_depth_bytes, undecoded_messages, first_seen_at, last_seen_at
+          frameworks, body_formats, bodies_known, binary_bodies, message_types, traced, acknowledgement_messages,
+          largest_depth_messages, largest_depth_bytes, undecoded_messages, first_seen_at, last_seen_at
         FROM of_messages CROSS JOIN captured LEFT JOIN of_rates USING (queue) LEFT JOIN of_lists USING (queue)
         ORDER BY messages DESC NULLS LAST, queue
         """,

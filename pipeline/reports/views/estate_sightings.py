@@ -53,14 +53,13 @@ READS_SQL: Final = """(
 """A subquery: the attempts of gold.receive_attempts that returned a message, with ``message`` and ``found_in``."""
 
 
-def by_queue(rows: str, columns: str, **names: str) -> str:
+def by_queue(rows: str, columns: str) -> str:
     """Return a subquery over ``rows``: some ``columns``, ``place`` and ``queue``.
 
     ``place`` is the canonical name of ``found_in``. ``queue`` is the queue that it belongs to: of a journal or a
-    subqueue the one whose it is. Journals and dead-letter queues of a whole machine are queues of their own. ``names``
-    are more names of queues, SQL over the table ``rows``, whose canonical ones are columns too.
+    subqueue the one whose it is. Journals and dead-letter queues of a whole machine are queues of their own.
     """
-    placed = with_canonical_queues(rows, {"place": "rows.found_in"} | names, columns)
+    placed = with_canonical_queues(rows, {"place": "rows.found_in"}, columns)
     is_whole = "regexp_like(place, '^(machine|direct)=|system[$];|,')"
     own = f"CASE WHEN {is_whole} THEN place ELSE split_part(place, ';', 1) END"
     return f"(SELECT *, {own} AS queue FROM {placed} AS placed)"
