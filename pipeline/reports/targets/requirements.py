@@ -82,7 +82,7 @@ def _percent(count: int, total: int) -> str:
 def _message_bytes(row: QueueRow) -> Needed | None:
     if (size := row.get("largest_packet_bytes")) is None:
         return None
-    encoded = math.ceil(size * 4 / 3)
+    encoded = -(-size * 4 // 3)
     sentence = (
         f"The largest body and properties have {_megabytes(size)} ({size:,} bytes), "
         f"{_megabytes(encoded)} where a text encoding grows by 4/3"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.reports.targets.facts import FACTS
-from pipeline.reports.targets.target_file import Statement, TargetError, bundled_targets, read_targets
+from pipeline.reports.targets.target_file import DocumentedValue, TargetError, bundled_targets, read_targets
 from pipeline.yaml_file import YamlFile
 
 NAMES = [
@@ -85,16 +85,16 @@ def test_a_file_of_a_user(read):
     assert (source.address, source.as_of, source.checked) == (
         "https://example.com/manual", date(2026, 1, 31), date(2026, 2, 1),
     )  # fmt: skip
-    assert target.facts["order"].limit == Statement(1, "yes", source, "In order.")
+    assert target.facts["order"].limit == DocumentedValue(1, "yes", source, "In order.")
     size = target.facts["message_bytes"]
-    assert size.limit == Statement(2 * 1024 * 1024, "2 MiB", source, None)
-    assert size.default == Statement(256_000, "256 KB", source, None, "Ask for more.")
+    assert size.limit == DocumentedValue(2 * 1024 * 1024, "2 MiB", source, None)
+    assert size.default == DocumentedValue(256_000, "256 KB", source, None, "Ask for more.")
     assert target.facts["priorities"].limit.value == math.inf
 
 
 def test_a_fact_without_a_source_is_unknown(read):
     (target,) = read(GIVEN)
-    assert target.facts["encryption"].limit == Statement(None, "unknown", None, None)
+    assert target.facts["encryption"].limit == DocumentedValue(None, "unknown", None, None)
 
 
 def test_facts_of_a_target_come_before_those_of_the_product(read):

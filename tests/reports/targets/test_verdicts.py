@@ -7,21 +7,27 @@ import pytest
 
 from pipeline.reports.targets.facts import FACTS, FactKind
 from pipeline.reports.targets.requirements import REQUIREMENTS
-from pipeline.reports.targets.target_file import Source, Statement, Target, TargetFact, bundled_targets
-from pipeline.reports.targets.verdicts import PropertyVerdict, Verdict, judge_queues, verdict_rows
+from pipeline.reports.targets.target_file import (
+    DocumentationPage,
+    DocumentedValue,
+    MoveTarget,
+    TargetFact,
+    bundled_targets,
+)
+from pipeline.reports.targets.verdicts import Fit, PropertyVerdict, judge_queues, verdict_rows
 
-PAGE = Source("https://example.com/limits", date(2026, 1, 31), date(2026, 2, 1))
+PAGE = DocumentationPage("https://example.com/limits", date(2026, 1, 31), date(2026, 2, 1))
 FITS, CHANGE, NO, UNKNOWN, NOT_SEEN = (
-    Verdict.FITS, Verdict.CHANGE, Verdict.DOES_NOT_FIT, Verdict.UNKNOWN, Verdict.NOT_SEEN,
+    Fit.FITS, Fit.CHANGE, Fit.DOES_NOT_FIT, Fit.UNKNOWN, Fit.NOT_SEEN,
 )  # fmt: skip
 
 
 def stated(value, text="", says=None, change=None):
-    return Statement(value, text, PAGE, says, change)
+    return DocumentedValue(value, text, PAGE, says, change)
 
 
 def judged(row, facts):
-    (verdict,) = judge_queues([{"queue": "a"} | row], [Target("Own, queue", facts)], "30 days")
+    (verdict,) = judge_queues([{"queue": "a"} | row], [MoveTarget("Own, queue", facts)], "30 days")
     return {each.property: each for each in verdict.properties}
 
 
@@ -124,8 +130,8 @@ def test_the_busiest_minute_at_the_limit(sendings, verdict):
         (stated(1, "yes", change="Turn it on."), CHANGE, "Turn it on."),
         (stated(0, "no", change="Do without."), CHANGE, "Do without."),
         (stated(0, "no"), NO, None),
-        (Statement(None, "unknown", PAGE, "Nothing says so."), UNKNOWN, None),
-        (Statement(None, "unknown", None, None), UNKNOWN, None),
+        (DocumentedValue(None, "unknown", PAGE, "Nothing says so."), UNKNOWN, None),
+        (DocumentedValue(None, "unknown", None, None), UNKNOWN, None),
     ],
 )
 def test_what_is_offered_decides(limit, verdict, change):
@@ -191,7 +197,7 @@ def test_shares_are_rounded_but_not_to_none_or_all(count, total, share):
     ],
 )
 def test_the_verdict_on_a_queue_is_the_worst_of_its_properties(facts, verdict):
-    target = Target("Own, queue", {name: TargetFact(stated(value)) for name, value in facts.items()})
+    target = MoveTarget("Own, queue", {name: TargetFact(stated(value)) for name, value in facts.items()})
     (found,) = judge_queues([{"queue": "a", "sequences": 2, "encrypted": 1}], [target], "30 days")
     assert found.verdict == verdict
     assert {each.property for each in found.with_verdict(NOT_SEEN)} == {
@@ -271,7 +277,7 @@ def test_a_verdict_other_than_not_seen_and_not_known_has_its_page():
 
 
 def test_rows_of_verdicts_are_plain():
-    target = Target("Own, queue", {"order": TargetFact(stated(0, "no", "None is kept."))})
+    target = MoveTarget("Own, queue", {"order": TargetFact(stated(0, "no", "None is kept."))})
     rows = verdict_rows(judge_queues([{"queue": "a", "sequences": 2}], [target], "30 days"))
     assert len(rows) == len(REQUIREMENTS)
     assert next(row for row in rows if row["property"] == "order") == {
