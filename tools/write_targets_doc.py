@@ -80,7 +80,7 @@ targets:
 A fact without a source is unknown, whatever its value, and no verdict rests on it; so is one that the file does not
 have. Other names than those above are an error, which names file and line and says what is allowed.
 
-A file has at most 256 KiB, 50 sources and 10 targets, and all files together have 40 targets; names have up to 60
+A file has at most 64 KiB, 50 sources and 10 targets, and all files together have 40 targets; names have up to 60
 characters, texts up to 500, in one line. Addresses begin with `https://`. YAML's aliases are refused.
 
 | Kind of value | Written as |

@@ -23,7 +23,7 @@ from pipeline.local_paths import bundled_folder
 from pipeline.reports.targets.facts import FACTS, UNKNOWN, Fact
 from pipeline.yaml_file import YamlFile, shown
 
-_MAX_BYTES: Final = 256 * 1024
+_MAX_BYTES: Final = 64 * 1024
 _MAX_ENTRIES: Final = {"sources": 50, "targets": 10}
 _MAX_TARGETS: Final = 40  # of all files
 _MAX_NAME_CHARS: Final = 60
