@@ -31,9 +31,9 @@ told in our own words.
 VERDICTS = {
     Fit.FITS: "nothing was seen that the target does not offer by default",
     Fit.CHANGE: "the target offers it in another way, or only when it is configured: what to change is said",
-    Fit.DOES_NOT_FIT: "over a limit, or not offered, and the documentation has no other way",
+    Fit.DOES_NOT_FIT: "over a limit, or not offered, and the file of the target names no other way",
     Fit.NOT_SEEN: "the property was not seen in the time that was asked for; this never means that it is not used",
-    Fit.UNKNOWN: "it was seen, but no page was found that says what the target offers",
+    Fit.UNKNOWN: "it was seen, but the file of the target has no page that says what the target offers",
 }
 BELOW_VERDICTS = """
 The verdict on a queue is the worst of its properties; `not seen` and `no verdict` count only where there is no other.

@@ -4,7 +4,7 @@ A file is about one product. ``sources`` are pages of its documentation by a sho
 ``as_of`` (the date that the page bears) and ``checked`` (when what is said here was compared with it). ``facts`` hold
 for all of its ``targets``, which are named kinds of queue with facts of their own. A fact has a ``value``, its
 ``source``, what that ``says``, and the product's ``default`` where that is another value, with the same entries.
-``change`` says what the documentation offers instead, or what must be configured. Without a source a value is unknown.
+``change`` says what can be done instead, or what must be configured. Without a source a value is unknown.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def test_planted_messages_get_their_verdicts(planted):
         "100 % of the messages that were seen (10 of 10)"
     )
     assert orders["dead letters"].evidence.startswith("10 % of the messages that were seen (1 of 10) ask to be kept")
-    assert orders["acknowledgements of receipt"].verdict == Fit.UNKNOWN
+    assert orders["acknowledgements of receipt"].verdict == Fit.CHANGE
     assert orders["replies"].verdict == Fit.CHANGE
     assert orders["encryption"].evidence == "Not seen in 30 days in 10 messages."
     assert orders["peeks"].evidence == "Not seen in 30 days in 7 remote reads."
