@@ -2,10 +2,12 @@
 
 import pytest
 
+from pipeline.reports.targets.requirements import REQUIREMENTS
 from pipeline.reports.targets.target_file import bundled_targets
 from pipeline.reports.targets.verdicts import Fit, judge_queues
 from pipeline.reports.views.catalog import LakeViews
 from reports.questions.in_memory_lake import InMemoryLake, rows
+from reports.targets.test_verdicts import EVERYTHING, SIMPLE
 from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
 from schemas.sessions import SENDINGS
@@ -20,7 +22,7 @@ def message(number, **more):
         "seen_at": 10 + number / 60, "message_kind": "application", "destination_queue": READINGS, "body_bytes": 500,
         "delivery": "express", "transactional": False, "priority": 3, "time_to_be_received_s": 3_600, "journaling": 0,
         "acknowledgement_requested": 0, "authenticated": False, "signed": False, "encrypted": False, "is_srmp": False,
-        "is_comqc": False, "traced": False, "body_format": "xml",
+        "is_comqc": False, "traced": False, "body_format": "xml", "body_bytes_seen": 500,
     } | more  # fmt: skip
 
 
@@ -42,6 +44,9 @@ def receive(number, **more):
 def planted():
     sent = [order(number) for number in range(10)] + [message(number) for number in range(10, 30)]
     sent[3] |= {"body_bytes": 3_099_800, "journaling": 1, "acknowledgement_requested": 2, "response_queue": READINGS}
+    sent[4] |= {"body_format": "nrbf"}
+    sent[5] |= {"body_format": None}
+    sent[6] |= {"body_format": None, "body_bytes_seen": 0}  # not captured, so it may be text
     lengths = {"p3": 3_100_000}
     return {
         MESSAGES: rows(MESSAGES, *sent),
@@ -81,6 +86,9 @@ def test_planted_messages_get_their_verdicts(planted):
     assert orders["transactions of several messages"].evidence.startswith(
         "100 % of the messages that were seen (10 of 10)"
     )
+    assert orders["binary bodies"].evidence.startswith(
+        "22 % of the messages that were seen (2 of 9) have a body that is"
+    )
     assert orders["dead letters"].evidence.startswith("10 % of the messages that were seen (1 of 10) ask to be kept")
     assert orders["acknowledgements of receipt"].verdict == Fit.CHANGE
     assert orders["replies"].verdict == Fit.CHANGE
@@ -96,3 +104,28 @@ def test_planted_messages_get_their_verdicts(planted):
     assert readings["peak rate"].evidence.startswith(
         "In the busiest minute 20 messages were sent, 0.3 a second, within"
     )
+
+
+class ReadColumns(dict):
+    """A row that notes what is read from it."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.read = set()
+
+    def get(self, name, default=None):
+        self.read.add(name)
+        return super().get(name, default)
+
+
+def test_each_column_that_is_read_is_one_of_the_view():
+    columns = {*LakeViews(InMemoryLake(None, {})).answer("estate_queues").column_names}
+    read = set()
+    for given in (EVERYTHING, SIMPLE, {}):
+        row = ReadColumns(given)
+        for each in REQUIREMENTS:
+            each.needed(row)
+            row.read |= {*each.basis}
+        read |= row.read
+    assert len(read) > 30
+    assert read - columns == set()
