@@ -131,9 +131,11 @@ def _relation(kind: FactKind, needed: Needed, fact: TargetFact) -> str:
     """Return how what was seen relates to what the target offers, to the end of the sentence."""
     limit, default = fact.limit, fact.default
     if kind is FactKind.OFFERED:
-        return f". {limit.says}" if limit.says else "."
+        return f". Documentation: {limit.says}" if limit.says else "."
     if limit.value == math.inf:
         relation = "; there is no limit"
+    elif needed.value == math.inf:
+        return f"; the limit is {limit.text}."
     elif _is_over(needed.value, limit):
         return f", over a limit of {limit.text}."
     elif needed.encoded is not None and _is_over(needed.encoded, limit):

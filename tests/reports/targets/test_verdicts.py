@@ -102,17 +102,24 @@ def test_messages_without_a_time_to_live():
     limited = judged(row, {"time_to_live": TargetFact(stated(1_209_600, "14 d"))})["time to live"]
     assert limited.verdict == CHANGE
     assert limited.evidence == (
-        "40 % of the messages that were seen (4 of 10) have no time to live, over a limit of 14 d."
+        "40 % of the messages that were seen (4 of 10) have no time to live; the limit is 14 d."
     )
     endless = judged(row, {"time_to_live": TargetFact(stated(math.inf, "unlimited"))})["time to live"]
     assert endless.verdict == FITS
     assert endless.evidence.endswith("have no time to live; there is no limit.")
 
 
-@pytest.mark.parametrize(("priorities", "verdict"), [([3], FITS), ([3, 4], FITS), ([0, 3, 7], NO)])
-def test_numbers_of_priorities_at_the_limit(priorities, verdict):
+@pytest.mark.parametrize(
+    ("priorities", "verdict", "evidence"),
+    [
+        ([3], FITS, "Priority 3 alone is in use, within a limit of 2."),
+        ([3, 4], FITS, "2 priorities are in use (3, 4), within a limit of 2."),
+        ([0, 3, 7], NO, "3 priorities are in use (0, 3, 7), over a limit of 2."),
+    ],
+)
+def test_numbers_of_priorities_at_the_limit(priorities, verdict, evidence):
     found = judged({"priorities": priorities}, {"priorities": TargetFact(stated(2, "2"))})["priorities"]
-    assert found.verdict == verdict
+    assert (found.verdict, found.evidence) == (verdict, evidence)
 
 
 @pytest.mark.parametrize(("sendings", "verdict"), [(17_999, FITS), (18_000, FITS), (18_001, NO)])
@@ -168,7 +175,7 @@ def test_several_counts_are_each_said():
     facts = {"arrival_receipts": TargetFact(stated(0, "no", "None is sent."))}
     assert judged(row, facts)["acknowledgements of arrival"].evidence == (
         "Of 50 messages that were seen 20 ask for an acknowledgement that they arrived, "
-        "30 ask for one that they did not arrive. None is sent."
+        "30 ask for an acknowledgement that they did not arrive. Documentation: None is sent."
     )
 
 
@@ -283,7 +290,7 @@ def test_rows_of_verdicts_are_plain():
     assert next(row for row in rows if row["property"] == "order") == {
         "queue": "a", "target": "Own, queue", "queue_verdict": "does not fit", "property": "order",
         "verdict": "does not fit", "change": None, "source": "https://example.com/limits", "as_of": date(2026, 1, 31),
-        "evidence": "Order is relied on: 2 exactly-once sequences rely on it. None is kept.",
+        "evidence": "Order is relied on: 2 exactly-once sequences rely on it. Documentation: None is kept.",
     }  # fmt: skip
 
 
