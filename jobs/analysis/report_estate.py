@@ -23,7 +23,7 @@ from pipeline.bronze.event_time import newest_event_time
 from pipeline.dashboards.estate.page import render_report
 from pipeline.dashboards.estate.report import REPORT_VIEWS, EstateReport, read_report
 from pipeline.reports.lake_options import lake_options
-from pipeline.reports.targets.target_file import Target, TargetError, bundled_targets, read_targets
+from pipeline.reports.targets.target_file import MoveTarget, TargetError, bundled_targets, read_targets
 from pipeline.reports.views.scope import Scope
 
 JOB: Final = "report_estate"
@@ -56,7 +56,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     return cli.Outcome(summary_fields={"page": str(files[PAGE_FILE]), "written_bytes": written, "rows": rows})
 
 
-def _targets(paths: Sequence[str]) -> Sequence[Target]:
+def _targets(paths: Sequence[str]) -> Sequence[MoveTarget]:
     try:
         return read_targets([*map(Path, paths)]) if paths else bundled_targets()
     except TargetError as error:

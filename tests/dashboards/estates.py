@@ -11,7 +11,7 @@ import pyarrow as pa
 from memory_lake import MemoryLake
 from pipeline.dashboards.estate.report import REPORT_VIEWS, EstateReport
 from pipeline.reports.targets.target_file import bundled_targets
-from pipeline.reports.targets.verdicts import PropertyVerdict, QueueVerdict, Verdict, judge_queues
+from pipeline.reports.targets.verdicts import Fit, PropertyVerdict, TargetVerdict, judge_queues
 from pipeline.reports.views.catalog import LakeViews
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -43,7 +43,7 @@ def queue(name, number=1, **more):
         "transactional_receives": 10 * number, "peeks": 10 * number, "lookups": 0, "purges": 0, "moves": 0,
         "captured_minutes": 10_080, "mean_per_minute": 95 * number / 10_080, "p95_per_minute": number,
         "peak_per_minute": 2 * number, "peak_at": FIRST_MINUTE, "body_p50_bytes": 500, "body_p99_bytes": 5_000,
-        "body_sizes_exact": True, "largest_body_bytes": 6_000, "largest_packet_bytes": 7_000, "headers_known":
+        "largest_body_bytes": 6_000, "largest_packet_bytes": 7_000, "headers_known":
         100 * number, "properties_known": 100 * number, "security_known": 0, "express": 20 * number,
         "recoverable": 80 * number, "transactional": 14 * number, "in_larger_transactions": 0, "sequences": 2,
         "priorities": [3, 5], "smallest_time_to_live_s": 60, "largest_time_to_live_s": 86_400,
@@ -80,8 +80,8 @@ def growth(view, **more):
 
 def judged(name, target, *found):
     """What a move of a queue to a target needs, of (property, verdict, evidence)."""
-    return QueueVerdict(name, target, tuple(
-        PropertyVerdict(title, verdict, evidence, "Split it." if verdict == Verdict.CHANGE else None, SOURCE,
+    return TargetVerdict(name, target, tuple(
+        PropertyVerdict(title, verdict, evidence, "Split it." if verdict == Fit.CHANGE else None, SOURCE,
                         date(2024, 4, 1)) for title, verdict, evidence in found
     ))  # fmt: skip
 

@@ -15,7 +15,7 @@ from pipeline.dashboards.estate.heat_map import captured_seconds, heat_maps, hou
 from pipeline.dashboards.estate.overview import format_bytes, overview
 from pipeline.dashboards.estate.page import MAX_PAGE_BYTES, render_report
 from pipeline.dashboards.estate.time_zones import find_time_zone
-from pipeline.reports.targets.verdicts import Verdict
+from pipeline.reports.targets.verdicts import Fit
 
 HOUR = timedelta(hours=1)
 TIME = pa.timestamp("us", tz="UTC")
@@ -98,8 +98,8 @@ def small(**more):
         "estate_coverage": [{"first_at": NOON - 48 * HOUR, "until_at": NOON, "minutes": 2880}],
         "depth_growth": [growth("depth_growth", queue="a", queue_manager="server1")],
         "targets": (target,),
-        "verdicts": [judged("a", target.name, ("largest message", Verdict.DOES_NOT_FIT, "4.1 MB over 1 MiB")),
-                     judged("b", target.name, ("order", Verdict.CHANGE, "2 sequences"))],
+        "verdicts": [judged("a", target.name, ("largest message", Fit.DOES_NOT_FIT, "4.1 MB over 1 MiB")),
+                     judged("b", target.name, ("order", Fit.CHANGE, "2 sequences"))],
     }  # fmt: skip
     return report(**{**given, **more})
 

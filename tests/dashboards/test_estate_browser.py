@@ -13,7 +13,7 @@ from dashboards.estates import NOON, estate, flow, judged, machine, queue, repor
 from dashboards.test_accessible import AXE, FOUND
 from hostile import MARKUP
 from pipeline.dashboards.estate.page import render_report
-from pipeline.reports.targets.verdicts import Verdict
+from pipeline.reports.targets.verdicts import Fit
 
 SECTIONS = ("overview", "flows", "queues", "machines", "targets", "capacity", "limits")
 MOST_S = 3  # until a page of 300 machines is drawn
@@ -49,7 +49,7 @@ def hostile():
         estate_hours=[{"queue": name, "start_at": NOON, "sendings": 3} for name in names],
         estate_coverage=[{"first_at": NOON, "until_at": NOON + timedelta(hours=1), "minutes": 60}],
         estate_machines=[machine(name, addresses=[name], versions=[name]) for name in names],
-        verdicts=[judged(name, target, (name, Verdict.DOES_NOT_FIT, name)) for name in names],
+        verdicts=[judged(name, target, (name, Fit.DOES_NOT_FIT, name)) for name in names],
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow.compute as pc
 
 from pipeline.dashboards.estate.report import COVERAGE, FLOWS, MACHINES, QUEUES, EstateReport
-from pipeline.reports.targets.verdicts import Verdict
+from pipeline.reports.targets.verdicts import Fit
 from pipeline.text import escape_unprintable, format_count
 
 _MOST_NAMED: Final = 3  # flows, properties and queues in a sentence
@@ -72,12 +72,12 @@ def _largest_flows(report: EstateReport) -> Iterator[str]:
 
 def _moves(report: EstateReport) -> Iterator[str]:
     """Yield how many queues do not fit the targets as they are, and what is most often in the way."""
-    refused = [each for each in report.verdicts if each.verdict is Verdict.DOES_NOT_FIT]
+    refused = [each for each in report.verdicts if each.verdict is Fit.DOES_NOT_FIT]
     if not report.verdicts:
         return
     by_target = Counter(each.target for each in refused)
     counts = "; ".join(f"{_number(by_target[each.name])} do not fit {_name(each.name)}" for each in report.targets)
-    reasons = Counter(one.property for each in refused for one in each.with_verdict(Verdict.DOES_NOT_FIT))
+    reasons = Counter(one.property for each in refused for one in each.with_verdict(Fit.DOES_NOT_FIT))
     why = ", ".join(name for name, _ in reasons.most_common(_MOST_NAMED))
     queues = format_count(report.views[QUEUES].num_rows, "queue")
     yield f"Hard to move, of {queues}: {counts}.{f' Most often in the way: {why}.' if why else ''}"

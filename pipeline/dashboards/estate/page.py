@@ -16,7 +16,7 @@ from pipeline.dashboards.estate.overview import overview
 from pipeline.dashboards.estate.report import COVERAGE, FLOWS, GROWTH_VIEWS, HOURS, MACHINES, QUEUES, EstateReport
 from pipeline.dashboards.html_page import join_scripts, read_static, render_document
 from pipeline.dashboards.terms import page_terms
-from pipeline.reports.targets.verdicts import Verdict
+from pipeline.reports.targets.verdicts import Fit
 from pipeline.reports.views.catalog import VIEWS_BY_NAME
 from pipeline.text import cut_text
 from udfs.times import datetime_to_us
@@ -26,7 +26,7 @@ _MOST_QUEUES: Final = 2_000  # fewer, where the page would be larger than MAX_PA
 _FLOWS_PER_QUEUE: Final = 8
 _SITE_SCRIPTS: Final = ("data.js", "dom.js", "terms.js", "rows.js")
 _SCRIPTS: Final = ("heat_map.js", "flows.js", "facts.js", "queue.js", "sections.js", "main.js")
-_IN_THE_WAY: Final = (Verdict.DOES_NOT_FIT, Verdict.CHANGE)
+_IN_THE_WAY: Final = (Fit.DOES_NOT_FIT, Fit.CHANGE)
 
 
 def render_report(report: EstateReport) -> str:
@@ -124,9 +124,9 @@ def _verdict_tables(report: EstateReport, queues: set[str]) -> Mapping[str, pa.T
             "queue": each.queue,
             "target": each.target,
             "verdict": str(each.verdict),
-            "fits": _titles(each, Verdict.FITS),
-            "not_seen": _titles(each, Verdict.NOT_SEEN),
-            "unknown": _titles(each, Verdict.UNKNOWN),
+            "fits": _titles(each, Fit.FITS),
+            "not_seen": _titles(each, Fit.NOT_SEEN),
+            "unknown": _titles(each, Fit.UNKNOWN),
         }
         for each in verdicts
     ]
@@ -152,7 +152,7 @@ _VERDICT_COLUMNS: Final = ("queue", "target", "verdict", "fits", "not_seen", "un
 _IN_THE_WAY_COLUMNS: Final = ("queue", "target", "property", "verdict", "evidence", "change", "source", "as_of")
 
 
-def _titles(judged: Any, verdict: Verdict) -> str:  # noqa: ANN401
+def _titles(judged: Any, verdict: Fit) -> str:  # noqa: ANN401
     return ", ".join(each.property for each in judged.with_verdict(verdict))
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipeline.reports.targets.target_file import Target
-from pipeline.reports.targets.verdicts import QueueVerdict, judge_queues, verdict_rows
+from pipeline.reports.targets.target_file import MoveTarget
+from pipeline.reports.targets.verdicts import TargetVerdict, judge_queues, verdict_rows
 from pipeline.reports.views.catalog import VIEWS_BY_NAME, LakeViews
 from pipeline.reports.views.evidence import SeenEvidence
 from pipeline.text import format_age, format_count
@@ -47,8 +47,8 @@ class EstateReport:
     time_zone: tzinfo
     views: Mapping[str, pa.Table]
     evidence: Mapping[str, SeenEvidence]
-    targets: Sequence[Target]
-    verdicts: Sequence[QueueVerdict]
+    targets: Sequence[MoveTarget]
+    verdicts: Sequence[TargetVerdict]
 
     @property
     def verdict_rows(self) -> pa.Table:
@@ -71,7 +71,7 @@ def format_time_asked(since: datetime | None, now: datetime | None) -> str:
 
 
 def read_report(
-    views: LakeViews, targets: Sequence[Target], time_zone: tzinfo, *, lake_options: str, published_at: datetime
+    views: LakeViews, targets: Sequence[MoveTarget], time_zone: tzinfo, *, lake_options: str, published_at: datetime
 ) -> EstateReport:
     """Return the report of the hours that views are limited to."""
     answers = {name: views.answer(name) for name in REPORT_VIEWS}

@@ -19,19 +19,16 @@ const FACTS = [
     ["with_response_queue", "with a response queue"], ["response_queues", "response queues"], ["with_correlation", "with a correlation id"], ["acknowledgement_messages", "are acknowledgements or reports"], ["traced", "ask for reports on their route"]]],
   ["Security", ZERO_OR_NULL, "security_known", [["authenticated", "authenticated"], ["signed", "signed"], ["with_certificate", "with a certificate"], ["hash_algorithms", "hash algorithms"], ["encrypted", "encrypted"], ["encryption_algorithms", "encryption algorithms"]]],
   ["Names and applications", ZERO_OR_NULL, "messages", [["format_names", "kinds of format names"], ["multicast_messages", "sent by multicast"], ["list_messages", "sent to several queues"], ["http_messages", "came over HTTP"], ["subqueues", "subqueues"], ["comqc", "COM+ queued components"],
-    ["frameworks", "frameworks"], ["body_formats", "formats of bodies"], ["message_types", "types of messages"], ["undecoded_messages", "not decoded whole"]]],
+    ["frameworks", "frameworks"], ["body_formats", "formats of bodies"], ["message_types", "types of messages"], ["bodies_known", "with a body that was seen"], ["binary_bodies", "with a body that is no text"], ["undecoded_messages", "not decoded whole"]]],
   ["Seen", null, null, [["largest_depth_messages", "most messages in the queue"], ["largest_depth_bytes", "most bytes in the queue"], ["first_seen_at", "first seen"], ["last_seen_at", "last seen"]]],
 ];
-const FACT_KINDS = { number: (name, value, base) => (base ? `${formatNumber(value)} of ${formatNumber(base)} (${shareText(value, base)})` : null) };
-
 /** A fact as an element: counts with what they are of, lists with how many more there are, a dash for what was not seen. */
 function factElement(rows, row, base, [column, , other]) {
   const value = rows.at(row, column), kind = rows.kinds[column];
   if (value === null || value === undefined) return h("span", { title: "not seen" }, "\u2013");
-  if (column.startsWith("body_p") && rows.at(row, "body_sizes_exact") === false) return `at most ${bytesText(value)} (above ${bytesText((value * 15) / 16)}): more than 100\u202f000 messages`;
   if (Array.isArray(value)) return listElement(value, other ? rows.at(row, other) : null);
   const of = base && other !== null ? rows.at(row, base) : null;
-  if (kind === "number" && of) return FACT_KINDS.number(column, value, of);
+  if (kind === "number" && of) return `${formatNumber(value)} of ${formatNumber(of)} (${shareText(value, of)})`;
   return valueElement(column, kind, value);
 }
 
