@@ -22,8 +22,11 @@ const leftOut = (name) => (DATA[name].total > DATA[name].rows.count ? h("p", { c
 /** A computed column that shows how long a list is, and its values as a title. */
 const listColumn = (rows, name, count, label = name) => ({ name, label, kind: "number", value: (row) => rows.at(row, count), show: (row) => {
   const values = rows.at(row, name), all = rows.at(row, count);
-  return values === null ? "\u2013" : h("span", { title: values.map(escapeHidden).join("\n") }, values.length === 1 && all === 1 ? untrusted(values[0]) : formatNumber(all));
+  return all === null ? "\u2013" : h("span", { title: values.map(escapeHidden).join("\n") }, values.length === 1 && all === 1 ? untrusted(values[0]) : formatNumber(all));
 } });
+
+/** A column of times, to the minute. */
+const minuteColumn = (rows, name) => ({ name, show: (row) => timeText(rows.at(row, name))?.slice(0, 16) ?? "\u2013" });
 
 /** How much of the time that was asked for was captured, and since when. */
 function coverageText() {
@@ -46,7 +49,7 @@ function flowsSection(state) {
     leftOut("estate_flows"),
     h("p", { class: "lead" }, "Senders are on the left, receivers on the right, those with most bytes first. Click one, or press Enter, to see what it sends and receives. Bytes that are read remotely were sent to the queue before."),
     flowSection(rows, indexes, Boolean(state.machine), (machine) => go(link("flows", { ...STATE.params, machine }))),
-    h("details", {}, h("summary", {}, `All ${formatNumber(indexes.length)} flows as a table`), rowsTable("estate_flows", ["sender", "receiver", { name: "queue", show: (row) => untrusted(rows.at(row, "queue") ?? "\u2013") }, { name: "way", kind: "text", value: (row) => wayText(rows.at(row, "way")) }, "messages", "sendings", "bytes", "first_at", "last_at"], state, { indexes, by: "bytes", down: true, open: nothing })),
+    h("details", {}, h("summary", {}, `All ${formatNumber(indexes.length)} flows as a table`), rowsTable("estate_flows", ["sender", "receiver", { name: "queue", show: (row) => untrusted(rows.at(row, "queue") ?? "\u2013") }, { name: "way", kind: "text", value: (row) => wayText(rows.at(row, "way")) }, "messages", "sendings", "bytes", minuteColumn(rows, "first_at"), minuteColumn(rows, "last_at")], state, { indexes, by: "bytes", down: true, open: nothing })),
   ];
 }
 
@@ -58,7 +61,7 @@ function queuesSection(state) {
     rowsTable("estate_queues", [{ name: "queue", show: (row) => queueButton(rows.at(row, "queue")) }, listColumn(rows, "senders", "sender_count"), listColumn(rows, "readers", "reader_count", "remote readers"), "messages",
       { name: "per_day", label: "sendings a day", kind: "number", value: (row) => { const mean = rows.at(row, "mean_per_minute"); return mean === null ? null : Math.round(mean * 1440); } },
       { name: "peak_per_minute", label: "peak minute" }, { name: "body_p50_bytes", label: "body p50" }, { name: "body_p99_bytes", label: "body p99" }, { name: "largest_body_bytes", label: "largest body" },
-      { name: "transactional", kind: "number", value: (row) => { const of = rows.at(row, "headers_known"); return of ? rows.at(row, "transactional") / of : null; }, show: (row) => shareText(rows.at(row, "transactional") ?? 0, rows.at(row, "headers_known")) }, "last_seen_at"], state, { by: "messages", down: true, open: rowsOf("estate_queues") }),
+      { name: "transactional", kind: "number", value: (row) => { const of = rows.at(row, "headers_known"); return of ? rows.at(row, "transactional") / of : null; }, show: (row) => shareText(rows.at(row, "transactional") ?? 0, rows.at(row, "headers_known")) }, minuteColumn(rows, "last_seen_at")], state, { by: "messages", down: true, open: rowsOf("estate_queues") }),
   ];
 }
 
@@ -70,10 +73,10 @@ function otherNames(rows, row) {
 
 function machinesSection(state) {
   const rows = DATA.estate_machines.rows;
-  const texts = (name, label = name) => ({ name, label, kind: "text", value: (row) => rows.at(row, name)?.map(facetLabel).join(", ") ?? null });
+  const texts = (name, label = name) => ({ name, label, kind: "text", value: (row) => rows.at(row, name)?.map(facetLabel).join(", ") || null });
   return [leftOut("estate_machines"),
     h("p", { class: "lead" }, "Clock: the machine's clock was at least so far ahead of that of the captures; a dash where no difference was seen."),
-    rowsTable("estate_machines", [{ name: "machine", show: (row) => [untrusted(rows.at(row, "machine")), otherNames(rows, row)] }, texts("roles"), texts("versions"), texts("addresses"), "queues_held", { name: "sent_messages", label: "sent" }, { name: "received_messages", label: "received" }, { name: "routed_messages", label: "routed" }, { name: "read_messages", label: "read remotely" }, { name: "served_messages", label: "served to readers" }, "sent_bytes", { name: "clock_ahead_s", label: "clock ahead" }, "last_seen_at"], state, { open: nothing })];
+    rowsTable("estate_machines", [{ name: "machine", show: (row) => [untrusted(rows.at(row, "machine")), otherNames(rows, row)] }, texts("roles"), texts("versions"), texts("addresses"), "queues_held", { name: "sent_messages", label: "sent" }, { name: "received_messages", label: "received" }, { name: "routed_messages", label: "routed" }, { name: "read_messages", label: "read remotely" }, { name: "served_messages", label: "served to readers" }, "sent_bytes", { name: "clock_ahead_s", label: "clock ahead" }, minuteColumn(rows, "last_seen_at")], state, { open: nothing })];
 }
 
 function targetsSection(state) {
