@@ -33,7 +33,7 @@ SIGHTINGS_SQL: Final = f"""(
               ELSE destination_queue END AS found_in,
             coalesce(sent_bytes, read_bytes + greatest(body_bytes - body_bytes_seen, 0)) AS packet_bytes,
             {_FORMAT_NAME} AS format_name,
-            hop_receiver_guid = destination_queue_manager OR {_FORMAT_NAME} LIKE 'direct%' AS is_to_owner
+            coalesce(hop_receiver_guid = destination_queue_manager, {_FORMAT_NAME} LIKE 'direct%') AS is_to_owner
           FROM silver.messages LEFT JOIN ({_HOPS}) AS hops USING (packet_key)
             LEFT JOIN ({_CALLS}) AS calls USING (call_key)
         )"""
