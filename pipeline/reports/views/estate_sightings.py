@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.reports.views.machine_names import with_machines
 from pipeline.silver.canonical_queues import with_canonical_queues
 
 _MINUTE_US: Final = 60_000_000
-_HOP_COLUMNS: Final = (
-    "packet_key, sender_address AS hop_sender, receiver_address AS hop_receiver, "
-    "receiver_queue_manager AS hop_receiver_guid, length_bytes AS sent_bytes"
-)
-_PLACE: Final = (
-    "CASE WHEN rows.packet_key IS NULL THEN coalesce(rows.queue, rows.inferred_queue, rows.destination_queue) "
-    "ELSE rows.destination_queue END"
-)
-
+_HOPS: Final = """SELECT packet_key, sender_address AS hop_sender, receiver_address AS hop_receiver,
+            receiver_queue_manager AS hop_receiver_guid, length_bytes AS sent_bytes
+          FROM silver.sendings"""
+_CALLS: Final = "SELECT call_key, server_address AS owner, packet_bytes AS read_bytes FROM silver.remote_read_calls"
 _IPV4: Final = "'^[0-9]+[.][0-9]+[.][0-9]+[.][0-9]+[^0-9a-z.-]'"
 _IPV6: Final = "'^[0-9a-f]*:[0-9a-f:.]+[^0-9a-f:.]'"
 _GUID_AND_NUMBER: Final = f"'{'_' * 8}-____-____-____-{'_' * 21}%'"  # any sign for the backslash between the two
@@ -33,55 +27,42 @@ _FORMAT_NAME: Final = f"""CASE WHEN size(destination_list) > 1 OR destination_qu
 """The kind of format name that a message was sent by, as its normal form shows it."""
 
 
-def owning_queue(name: str) -> str:
-    """Return the SQL of the queue that a name belongs to: of a journal or a subqueue the one whose it is.
+SIGHTINGS_SQL: Final = f"""(
+          SELECT *, packet_key IS NOT NULL AS is_sent, coalesce(message_key, sighting_key) AS message,
+            CASE WHEN packet_key IS NULL THEN coalesce(queue, inferred_queue, destination_queue)
+              ELSE destination_queue END AS found_in,
+            coalesce(sent_bytes, read_bytes + greatest(body_bytes - body_bytes_seen, 0)) AS packet_bytes,
+            {_FORMAT_NAME} AS format_name,
+            coalesce(hop_receiver_guid = destination_queue_manager, {_FORMAT_NAME} LIKE 'direct%') AS is_to_owner
+          FROM silver.messages LEFT JOIN ({_HOPS}) AS hops USING (packet_key)
+            LEFT JOIN ({_CALLS}) AS calls USING (call_key)
+        )"""
+"""A subquery: silver.messages, a row for each time that a message was sent (TCP 1801) or read remotely.
 
-    Journals and dead-letter queues of a whole machine are queues of their own. ``name`` is a SQL expression.
+Further columns: ``is_sent``, ``message`` (one text for all sightings of a message), ``found_in`` (the queue that it was
+sent to or read from, not by its canonical name), ``format_name`` (the kind of name that it was sent by); of a packet
+``hop_sender`` and ``hop_receiver`` (addresses) and ``is_to_owner``, the hop ends at the queue's owner; of a read
+``owner``, the address of the queue's owner. ``packet_bytes`` is the size of the message with all of its headers.
+"""
+READS_SQL: Final = """(
+          SELECT *, message_key AS message, coalesce(queue, inferred_queue) AS found_in,
+            coalesce(started_at, returned_at, ended_at) AS first_at,
+            coalesce(returned_at, ended_at, started_at) AS last_at
+          FROM gold.receive_attempts WHERE message_key IS NOT NULL
+        )"""
+"""A subquery: the attempts of gold.receive_attempts that returned a message, with ``message`` and ``found_in``."""
+
+
+def by_queue(rows: str, columns: str) -> str:
+    """Return a subquery over ``rows``: some ``columns``, ``place`` and ``queue``.
+
+    ``place`` is the canonical name of ``found_in``. ``queue`` is the queue that it belongs to: of a journal or a
+    subqueue the one whose it is. Journals and dead-letter queues of a whole machine are queues of their own.
     """
-    is_whole = f"regexp_like({name}, '^(machine|direct)=|system[$];|,')"
-    return f"CASE WHEN {is_whole} THEN {name} ELSE split_part({name}, ';', 1) END"
-
-
-def sightings_sql(columns: str) -> str:
-    """Return a subquery over silver.messages: a row for each time that a message was sent (TCP 1801) or read remotely.
-
-    ``columns`` are further columns of silver.messages. ``message`` is one text for all sightings of a message. ``place``
-    is the queue that it was sent to or read from, ``queue`` the one that this belongs to, by canonical names.
-    ``is_sent`` tells packets of TCP 1801 from reads; ``sent_bytes`` is null of reads. ``is_to_owner``: the hop ends at
-    the queue's owner. ``format_name`` is the kind of name that the message was sent by. ``source``, ``sender`` and
-    ``receiver`` are machines: of the queue manager that first accepted it, and of both ends of the hop. The query that
-    it is part of has ``machine_names``.
-    """
-    sent = f"""(SELECT *, packet_key IS NOT NULL AS is_sent, coalesce(message_key, sighting_key) AS message,
-            hop_receiver_guid = destination_queue_manager OR {_FORMAT_NAME} LIKE 'direct%' AS is_to_owner,
-            {_FORMAT_NAME} AS format_name
-          FROM silver.messages LEFT JOIN (SELECT {_HOP_COLUMNS} FROM silver.sendings) AS hops USING (packet_key))"""
-    shared = (
-        "message, is_sent, seen_at, sent_bytes, format_name, is_to_owner, source_queue_manager, hop_sender, "
-        f"hop_receiver, {columns}"
-    )
-    placed = with_canonical_queues(sent, {"place": _PLACE}, shared)
-    named = with_machines(
-        placed,
-        {"source": "rows.source_queue_manager", "sender": "rows.hop_sender", "receiver": "rows.hop_receiver"},
-        f"{shared}, place",
-    )
-    return f"(SELECT *, {owning_queue('place')} AS queue FROM {named} AS sightings)"
-
-
-def reads_sql(columns: str) -> str:
-    """Return a subquery over gold.receive_attempts: those that returned a message; ``columns`` are further ones.
-
-    ``queue`` is the one that was read, or whose journal or subqueue was. ``sender`` and ``receiver`` are machines: the
-    queue's owner, and the reader. The query that it is part of has ``machine_names``.
-    """
-    named = with_machines(
-        "(SELECT * FROM gold.receive_attempts WHERE message_key IS NOT NULL)",
-        {"sender": "rows.server_address", "receiver": "rows.client_address"},
-        "message_key AS message, is_receive, coalesce(queue, inferred_queue) AS place, "
-        f"coalesce(started_at, returned_at, ended_at) AS first_at, coalesce(returned_at, started_at) AS last_at, {columns}",
-    )
-    return f"(SELECT *, {owning_queue('place')} AS queue FROM {named} AS reads)"
+    placed = with_canonical_queues(rows, {"place": "rows.found_in"}, columns)
+    is_whole = "regexp_like(place, '^(machine|direct)=|system[$];|,')"
+    own = f"CASE WHEN {is_whole} THEN place ELSE split_part(place, ';', 1) END"
+    return f"(SELECT *, {own} AS queue FROM {placed} AS placed)"
 
 
 def _minute(time: str) -> str:

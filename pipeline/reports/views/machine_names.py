@@ -2,59 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-_LONGEST: Final = "max_by(host_name, struct(name_length, host_name))"
+_OF_GUID: Final = "OVER (PARTITION BY guid)"
+_OF_ADDRESS: Final = "OVER (PARTITION BY address)"
 
-MACHINE_NAMES_SQL: Final = f"""known_names AS (
-          SELECT DISTINCT identifier, is_guid, host_name, split_part(host_name, '.', 1) AS label,
-            length(host_name) AS name_length
+
+def _sole(value: str, window: str) -> str:
+    """Return the SQL of the one value that all rows of a window have that have any; null where they have several."""
+    return f"CASE WHEN min({value}) {window} = max({value}) {window} THEN min({value}) {window} END"
+
+
+# Names are compared by their first label. The length stands before a name, so that the greatest is the longest.
+_SEEN: Final = """SELECT DISTINCT queue_manager_id AS guid, address, host_name, split_part(host_name, '.', 1) AS label,
+            lpad(CAST(length(host_name) AS string), 6, '0') || host_name AS long_name
+          FROM silver.hosts"""
+_OWN_NAMES: Final = f"""SELECT guid, address, host_name, label,
+            CASE WHEN guid IS NOT NULL THEN max(long_name) {_OF_GUID} END AS own_name,
+            CASE WHEN guid IS NOT NULL THEN {_sole("label", _OF_GUID)} END AS own_label,
+            CASE WHEN address IS NOT NULL THEN max(long_name) {_OF_ADDRESS} END AS address_name,
+            CASE WHEN address IS NOT NULL THEN {_sole("label", _OF_ADDRESS)} END AS address_label
+          FROM ({_SEEN}) AS seen"""
+_OF_GUIDS: Final = f"""SELECT *, CASE WHEN own_name IS NOT NULL THEN own_label
+              WHEN guid IS NOT NULL THEN {_sole("address_label", _OF_GUID)} END AS guid_label,
+            CASE WHEN guid IS NOT NULL THEN max(CASE WHEN address_label = coalesce(own_label, address_label)
+              THEN address_name END) {_OF_GUID} END AS near_name
+          FROM ({_OWN_NAMES}) AS own_names"""
+_OF_ADDRESSES: Final = f"""SELECT *, {_sole("guid", _OF_ADDRESS)} AS sole_guid,
+            CASE WHEN guid_label IS NULL THEN guid ELSE substr(greatest(own_name, near_name), 7) END AS guid_machine
+          FROM ({_OF_GUIDS}) AS of_guids"""
+_MACHINES: Final = f"""SELECT *, CASE
+              WHEN address_label IS NULL THEN
+                CASE WHEN sole_guid IS NOT NULL THEN max(guid_machine) {_OF_ADDRESS} ELSE address END
+              WHEN sole_guid IS NOT NULL AND max(guid_label) {_OF_ADDRESS} = address_label
+                THEN max(guid_machine) {_OF_ADDRESS}
+              ELSE substr(address_name, 7) END AS address_machine
+          FROM ({_OF_ADDRESSES}) AS of_addresses"""
+MACHINE_NAMES_SQL: Final = f"""(
+          SELECT identifier, CASE WHEN min(machine) = max(machine) THEN min(machine) ELSE identifier END AS machine
           FROM (
-            SELECT queue_manager_id AS identifier, TRUE AS is_guid, host_name FROM silver.hosts
-            UNION ALL
-            SELECT address, FALSE, host_name FROM silver.hosts
-          ) AS named WHERE identifier IS NOT NULL AND host_name IS NOT NULL
-        ), own_names AS (
-          SELECT identifier, is_guid, CASE WHEN min(label) = max(label) THEN max(label) END AS label,
-            {_LONGEST} AS host_name, max(name_length) AS name_length
-          FROM known_names GROUP BY identifier, is_guid
-        ), guid_places AS (
-          SELECT DISTINCT queue_manager_id AS guid, address FROM silver.hosts
-          WHERE queue_manager_id IS NOT NULL AND address IS NOT NULL
-        ), names_of_guids AS (
-          SELECT identifier AS guid, label, host_name, name_length FROM own_names WHERE is_guid
-          UNION ALL
-          SELECT guid, there.label, there.host_name, there.name_length
-          FROM guid_places JOIN own_names AS there ON there.identifier = address
-            LEFT JOIN own_names AS here ON here.identifier = guid
-          WHERE there.label IS NOT NULL AND (here.identifier IS NULL OR here.label = there.label)
-        ), named_guids AS (
-          SELECT guid, CASE WHEN min(label) = max(label) AND count(label) = count(*) THEN {_LONGEST} ELSE guid END
-            AS machine
-          FROM names_of_guids GROUP BY guid
-        ), sole_guids AS (
-          SELECT address, min(guid) AS guid FROM guid_places GROUP BY address HAVING min(guid) = max(guid)
-        ), named_addresses AS (
-          SELECT every.address, CASE WHEN own.label IS NULL THEN coalesce(machine, sole.guid, every.address)
-              WHEN split_part(machine, '.', 1) = own.label AND length(machine) > name_length THEN machine
-              ELSE own.host_name END AS machine
-          FROM (SELECT DISTINCT address FROM silver.hosts WHERE address IS NOT NULL) AS every
-            LEFT JOIN own_names AS own ON own.identifier = every.address
-            LEFT JOIN sole_guids AS sole ON sole.address = every.address
-            LEFT JOIN named_guids ON named_guids.guid = sole.guid
-        ), named_machines AS (
-          SELECT address AS identifier, machine FROM named_addresses
-          UNION ALL
-          SELECT guid, machine FROM named_guids
-        ), machine_names AS (
-          SELECT identifier, min(machine) AS machine FROM (
-            SELECT * FROM named_machines
-            UNION ALL
-            SELECT host_name, CASE WHEN min(machine) = max(machine) THEN max(machine) ELSE host_name END
-            FROM known_names JOIN named_machines USING (identifier) GROUP BY host_name
-          ) AS every GROUP BY identifier
+            SELECT CASE part WHEN 1 THEN guid WHEN 2 THEN address ELSE host_name END AS identifier,
+              CASE part WHEN 1 THEN guid_machine WHEN 2 THEN address_machine
+                ELSE CASE label WHEN guid_label THEN guid_machine WHEN address_label THEN address_machine
+                  ELSE host_name END END AS machine
+            FROM (SELECT *, explode(array(1, 2, 3)) AS part FROM ({_MACHINES}) AS machines) AS parts
+          ) AS named WHERE identifier IS NOT NULL GROUP BY identifier
         )"""
-"""Common table expression ``machine_names``: the machine of each address, GUID and host name in silver.hosts.
+"""A subquery: the ``machine`` of each ``identifier`` in silver.hosts, an address, GUID or host name.
 
 It is the host name of the address or GUID, else the one of the other that was seen with it, where there is one name (of
 a short one and its full one the full one), else the GUID, else the address. What has several names, as a cloned GUID or
@@ -62,14 +57,14 @@ an address behind NAT, stays as it is. An identifier that is not there is its ow
 """
 
 
-def with_machines(rows: str, identifiers: dict[str, str], columns: str) -> str:
+def with_machines(rows: str, identifiers: Mapping[str, str], columns: str) -> str:
     """Return a subquery over ``rows``: some ``columns``, and the machines of identifiers.
 
     ``identifiers`` are SQL expressions of addresses, GUIDs or names (of the table ``rows``), by the name of the column
-    that has their machine. The query that it is part of has ``machine_names``.
+    that has their machine.
     """
     selected, joins = [columns], []
     for column, identifier in identifiers.items():
         selected.append(f"coalesce({column}_names.machine, {identifier}) AS {column}")
-        joins.append(f"LEFT JOIN machine_names AS {column}_names ON {column}_names.identifier = {identifier}")
+        joins.append(f"LEFT JOIN {MACHINE_NAMES_SQL} AS {column}_names ON {column}_names.identifier = {identifier}")
     return f"(SELECT {', '.join(selected)} FROM {rows} AS rows {' '.join(joins)})"
