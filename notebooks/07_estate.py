@@ -88,7 +88,7 @@ if len(largest):
 # MAGIC %md
 # MAGIC ## Hours
 # MAGIC
-# MAGIC Sendings by weekday and hour, UTC. An hour without sendings may be one that was not captured.
+# MAGIC Sendings by weekday and hour, in the time zone of the Spark session. An hour without sendings may be one that was not captured.
 
 # COMMAND ----------
 
@@ -101,7 +101,7 @@ cells = busy.toPandas()
 if len(cells):
     display(
         px.density_heatmap(
-            cells, x="hour", y="weekday", z="sendings", nbinsx=24, nbinsy=7, title="Sendings by hour and weekday, UTC"
+            cells, x="hour", y="weekday", z="sendings", nbinsx=24, nbinsy=7, title="Sendings by hour and weekday"
         )
     )
 
