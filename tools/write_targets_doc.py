@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pipeline.reports.targets.facts import FACTS, UNKNOWN, FactKind
 from pipeline.reports.targets.requirements import REQUIREMENTS
-from pipeline.reports.targets.target_file import Statement, Target, bundled_targets
-from pipeline.reports.targets.verdicts import Verdict
+from pipeline.reports.targets.target_file import DocumentedValue, MoveTarget, bundled_targets
+from pipeline.reports.targets.verdicts import Fit
 
 HEAD = """\
 # Targets
@@ -29,11 +29,11 @@ told in our own words.
 | --- | --- |
 """
 VERDICTS = {
-    Verdict.FITS: "nothing was seen that the target does not offer by default",
-    Verdict.CHANGE: "the target offers it in another way, or only when it is configured: what to change is said",
-    Verdict.DOES_NOT_FIT: "over a limit, or not offered, and the documentation has no other way",
-    Verdict.NOT_SEEN: "the property was not seen in the time that was asked for; this never means that it is not used",
-    Verdict.UNKNOWN: "it was seen, but no page was found that says what the target offers",
+    Fit.FITS: "nothing was seen that the target does not offer by default",
+    Fit.CHANGE: "the target offers it in another way, or only when it is configured: what to change is said",
+    Fit.DOES_NOT_FIT: "over a limit, or not offered, and the file of the target names no other way",
+    Fit.NOT_SEEN: "the property was not seen in the time that was asked for; this never means that it is not used",
+    Fit.UNKNOWN: "it was seen, but the file of the target has no page that says what the target offers",
 }
 BELOW_VERDICTS = """
 The verdict on a queue is the worst of its properties; `not seen` and `no verdict` count only where there is no other.
@@ -80,7 +80,7 @@ targets:
 A fact without a source is unknown, whatever its value, and no verdict rests on it; so is one that the file does not
 have. Other names than those above are an error, which names file and line and says what is allowed.
 
-A file has at most 256 KiB, 50 sources and 10 targets, and all files together have 40 targets; names have up to 60
+A file has at most 64 KiB, 50 sources and 10 targets, and all files together have 40 targets; names have up to 60
 characters, texts up to 500, in one line. Addresses begin with `https://`. YAML's aliases are refused.
 
 | Kind of value | Written as |
@@ -107,7 +107,7 @@ def _kind_name(kind: FactKind) -> str:
     return f"{kind.value}: {', '.join(f'`{name}`' for name, fact in FACTS.items() if fact.kind is kind)}"
 
 
-def _rows(targets: list[Target]) -> Iterator[str]:
+def _rows(targets: list[MoveTarget]) -> Iterator[str]:
     """Yield the rows of a product's facts; one for all of its targets where they have the same."""
     for name, fact in FACTS.items():
         found = [(target.name.partition(", ")[2], target.facts.get(name)) for target in targets]
@@ -122,7 +122,7 @@ def _rows(targets: list[Target]) -> Iterator[str]:
                 yield _row(f"{fact.about}: default", target, each.default)
 
 
-def _row(about: str, target: str, stated: Statement) -> str:
+def _row(about: str, target: str, stated: DocumentedValue) -> str:
     source = stated.source
     value = stated.text if source is None else f"[{stated.text}]({source.address})"
     as_of = "" if source is None else f"{source.as_of or 'no date'}; checked {source.checked}"

@@ -199,6 +199,7 @@ def test_wheel_and_archive_hold_the_same_and_what_jobs_need_beside_it(wheel, arc
         assert {name.rpartition("/")[2]: inside[name] for name in inside if name.startswith(inside_folder)} == files
     assert inside["jobs/command_line/jars.sha256"] == Path(PROJECT_ROOT, "conf", "jars.sha256").read_bytes()
     statics = {"pipeline/dashboards/static/main.js", "pipeline/dashboards/static/index.html", "jobs/analysis/msmq.lua"}
+    statics |= {"pipeline/dashboards/estate/static/main.js", "pipeline/dashboards/estate/static/estate.html"}
     assert statics <= inside.keys()
 
 

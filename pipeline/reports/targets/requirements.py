@@ -82,7 +82,7 @@ def _percent(count: int, total: int) -> str:
 def _message_bytes(row: QueueRow) -> Needed | None:
     if (size := row.get("largest_packet_bytes")) is None:
         return None
-    encoded = math.ceil(size * 4 / 3)
+    encoded = -(-size * 4 // 3)
     sentence = (
         f"The largest body and properties have {_megabytes(size)} ({size:,} bytes), "
         f"{_megabytes(encoded)} where a text encoding grows by 4/3"
@@ -115,7 +115,8 @@ def _priorities(row: QueueRow) -> Needed | None:
     if not (found := row.get("priorities")):
         return None
     names = ", ".join(map(str, found))
-    return Needed(len(found), f"Priority {names} is in use" if len(found) == 1 else f"Priorities {names} are in use")
+    several = f"{len(found)} priorities are in use ({names})"
+    return Needed(len(found), f"Priority {names} alone is in use" if len(found) == 1 else several)
 
 
 def _subqueues(row: QueueRow) -> Needed | None:
@@ -173,7 +174,7 @@ REQUIREMENTS: Final = (
         "arrival_receipts",
         {
             "ack_arrival": "ask for an acknowledgement that they arrived",
-            "ack_not_arrived": "ask for one that they did not arrive",
+            "ack_not_arrived": "ask for an acknowledgement that they did not arrive",
         },
         _PROPERTIES,
     ),
@@ -182,7 +183,7 @@ REQUIREMENTS: Final = (
         "read_receipts",
         {
             "ack_receive": "ask for an acknowledgement that they were received",
-            "ack_not_received": "ask for one that they were not received",
+            "ack_not_received": "ask for an acknowledgement that they were not received",
         },
         _PROPERTIES,
     ),

@@ -4,7 +4,7 @@ A file is about one product. ``sources`` are pages of its documentation by a sho
 ``as_of`` (the date that the page bears) and ``checked`` (when what is said here was compared with it). ``facts`` hold
 for all of its ``targets``, which are named kinds of queue with facts of their own. A fact has a ``value``, its
 ``source``, what that ``says``, and the product's ``default`` where that is another value, with the same entries.
-``change`` says what the documentation offers instead, or what must be configured. Without a source a value is unknown.
+``change`` says what can be done instead, or what must be configured. Without a source a value is unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipeline.local_paths import bundled_folder
 from pipeline.reports.targets.facts import FACTS, UNKNOWN, Fact
 from pipeline.yaml_file import YamlFile, shown
 
-_MAX_BYTES: Final = 256 * 1024
+_MAX_BYTES: Final = 64 * 1024
 _MAX_ENTRIES: Final = {"sources": 50, "targets": 10}
 _MAX_TARGETS: Final = 40  # of all files
 _MAX_NAME_CHARS: Final = 60
@@ -38,7 +38,7 @@ class TargetError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DocumentationPage:
     """A page of a product's documentation. ``as_of``: the date that it bears, None without one."""
 
     address: str
@@ -47,7 +47,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class DocumentedValue:
     """What a page says of a fact. ``value``: bytes, seconds, a number, 1 for yes and 0 for no; None if not known.
 
     ``text`` is the value as it is written in the file, with its unit.
@@ -55,7 +55,7 @@ class Statement:
 
     value: float | None
     text: str
-    source: Source | None
+    source: DocumentationPage | None
     says: str | None
     change: str | None = None
 
@@ -64,27 +64,27 @@ class Statement:
 class TargetFact:
     """A fact on a target: what it offers or limits, and its default where that is another."""
 
-    limit: Statement
-    default: Statement | None = None
+    limit: DocumentedValue
+    default: DocumentedValue | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MoveTarget:
     """What a queue can move to: a product with a kind of queue, and its facts by name. What is not there is unknown."""
 
     name: str
     facts: Mapping[str, TargetFact]
 
 
-def bundled_targets() -> tuple[Target, ...]:
+def bundled_targets() -> tuple[MoveTarget, ...]:
     """Return the project's targets: those of ``conf/targets``, or of its copy in an installed package or archive."""
     files = [file for file in bundled_folder("targets").iterdir() if file.name.endswith(".yml")]
     return read_targets(sorted(files, key=lambda file: file.name))
 
 
-def read_targets(paths: Sequence[Path | Traversable]) -> tuple[Target, ...]:
+def read_targets(paths: Sequence[Path | Traversable]) -> tuple[MoveTarget, ...]:
     """Return the targets of files in their order; TargetError says what is wrong, with file and line."""
-    targets: dict[str, Target] = {}
+    targets: dict[str, MoveTarget] = {}
     for path in paths:
         for target in _TargetFile(path, TargetError).targets():
             if target.name in targets:
@@ -98,7 +98,7 @@ def read_targets(paths: Sequence[Path | Traversable]) -> tuple[Target, ...]:
 class _TargetFile(YamlFile):
     """Reads the nodes of a file of targets."""
 
-    def targets(self) -> Iterator[Target]:
+    def targets(self) -> Iterator[MoveTarget]:
         """Yield the targets of the file."""
         root = self.root(_MAX_BYTES, aliases=False)
         if root is None:
@@ -109,7 +109,7 @@ class _TargetFile(YamlFile):
         common = self._facts(given["facts"], "facts", sources) if "facts" in given else {}
         for name, node in self._named(given, "targets"):
             own = self._facts(node, f"targets: {shown(name)}", sources)
-            yield Target(f"{product}, {name}", common | own)
+            yield MoveTarget(f"{product}, {name}", common | own)
 
     def _named(self, given: Mapping[str, yaml.Node], section: str) -> Iterator[tuple[str, yaml.Node]]:
         """Yield names and nodes of a section; none if the file does not have it."""
@@ -121,13 +121,13 @@ class _TargetFile(YamlFile):
         for _, key, node in entries:
             yield self.text(key, f"{section}: a name", _MAX_NAME_CHARS), node
 
-    def _source(self, node: yaml.Node, what: str) -> Source:
+    def _source(self, node: yaml.Node, what: str) -> DocumentationPage:
         given = self.fields(node, what, _PAGE, ("as_of",))
         address = self.text(given["address"], f"{what}: address", _MAX_TEXT_CHARS)
         if not _ADDRESS.fullmatch(address):
             raise self.error(given["address"], f"{what}: address: expected https://..., not {shown(address)}")
         as_of = self._date(given["as_of"], f"{what}: as_of") if "as_of" in given else None
-        return Source(address, as_of, self._date(given["checked"], f"{what}: checked"))
+        return DocumentationPage(address, as_of, self._date(given["checked"], f"{what}: checked"))
 
     def _date(self, node: yaml.Node, what: str) -> date:
         text = self.text(node, what, _MAX_NAME_CHARS)
@@ -136,7 +136,7 @@ class _TargetFile(YamlFile):
         except ValueError:
             raise self.error(node, f"{what}: expected a date like 2026-01-31, not {shown(text)}") from None
 
-    def _facts(self, node: yaml.Node, what: str, sources: Mapping[str, Source]) -> dict[str, TargetFact]:
+    def _facts(self, node: yaml.Node, what: str, sources: Mapping[str, DocumentationPage]) -> dict[str, TargetFact]:
         found = {}
         for name, value in self.fields(node, what, optional=tuple(FACTS)).items():
             where, (required, optional) = f"{what}: {name}", _STATEMENT
@@ -149,8 +149,8 @@ class _TargetFile(YamlFile):
         return found
 
     def _statement(
-        self, given: Mapping[str, yaml.Node], what: str, fact: Fact, sources: Mapping[str, Source]
-    ) -> Statement:
+        self, given: Mapping[str, yaml.Node], what: str, fact: Fact, sources: Mapping[str, DocumentationPage]
+    ) -> DocumentedValue:
         text = self.text(given["value"], f"{what}: value", _MAX_NAME_CHARS)
         try:
             value = fact.kind.parse(text)
@@ -168,5 +168,5 @@ class _TargetFile(YamlFile):
             for name in ("says", "change")
         )
         if value is None or source is None:
-            return Statement(None, UNKNOWN, source, says, change)
-        return Statement(value, text, source, says, change)
+            return DocumentedValue(None, UNKNOWN, source, says, change)
+        return DocumentedValue(value, text, source, says, change)

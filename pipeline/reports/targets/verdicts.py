@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from pipeline.reports.targets.facts import FACTS, FactKind
 from pipeline.reports.targets.requirements import REQUIREMENTS, Needed, QueueRow, Requirement, count_of
-from pipeline.reports.targets.target_file import Statement, Target, TargetFact
+from pipeline.reports.targets.target_file import DocumentedValue, MoveTarget, TargetFact
 
 _NOT_ENCODED: Final = "Do not encode the body as text, such as base64: encoded it is over the limit."
 
 
-class Verdict(StrEnum):
-    """Of a property, or of a queue: the worst of its properties that has a verdict."""
+class Fit(StrEnum):
+    """The verdict on a property of a queue, or on a queue; the worst first."""
 
     DOES_NOT_FIT = "does not fit"
     CHANGE = "fits with a change"
@@ -34,7 +34,7 @@ class PropertyVerdict:
     """
 
     property: str
-    verdict: Verdict
+    verdict: Fit
     evidence: str
     change: str | None = None
     source: str | None = None
@@ -42,7 +42,7 @@ class PropertyVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueVerdict:
+class TargetVerdict:
     """Whether a queue fits a target, and the verdict on each requirement, in their order."""
 
     queue: str
@@ -50,29 +50,29 @@ class QueueVerdict:
     properties: tuple[PropertyVerdict, ...]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Fit:
         """The worst verdict of a property."""
         found = {each.verdict for each in self.properties}
-        return next(each for each in Verdict if each in found)
+        return next(each for each in Fit if each in found)
 
-    def with_verdict(self, verdict: Verdict) -> list[PropertyVerdict]:
+    def with_verdict(self, verdict: Fit) -> list[PropertyVerdict]:
         """Return the properties that have a verdict."""
         return [each for each in self.properties if each.verdict == verdict]
 
 
-def judge_queues(queues: Iterable[QueueRow], targets: Sequence[Target], span: str) -> list[QueueVerdict]:
+def judge_queues(queues: Iterable[QueueRow], targets: Sequence[MoveTarget], span: str) -> list[TargetVerdict]:
     """Return a verdict for each queue and target.
 
     ``queues``: rows of the view ``estate_queues``; ``span``: the time that was asked for, as text: "30 days".
     """
     return [
-        QueueVerdict(row["queue"], target.name, tuple(_judge(each, row, target, span) for each in REQUIREMENTS))
+        TargetVerdict(row["queue"], target.name, tuple(_judge(each, row, target, span) for each in REQUIREMENTS))
         for row in queues
         for target in targets
     ]
 
 
-def verdict_rows(verdicts: Iterable[QueueVerdict]) -> list[dict[str, Any]]:
+def verdict_rows(verdicts: Iterable[TargetVerdict]) -> list[dict[str, Any]]:
     """Return verdicts as rows of plain values, one for a queue, target and property."""
     return [
         {
@@ -91,39 +91,39 @@ def verdict_rows(verdicts: Iterable[QueueVerdict]) -> list[dict[str, Any]]:
     ]
 
 
-def _judge(requirement: Requirement, row: QueueRow, target: Target, span: str) -> PropertyVerdict:
+def _judge(requirement: Requirement, row: QueueRow, target: MoveTarget, span: str) -> PropertyVerdict:
     needed = requirement.needed(row)
     if needed is None:
         basis = count_of(row, requirement.basis)
         seen = f" in {basis:,} {requirement.noun}" if basis else ""
-        return PropertyVerdict(requirement.title, Verdict.NOT_SEEN, f"Not seen in {span}{seen}.")
+        return PropertyVerdict(requirement.title, Fit.NOT_SEEN, f"Not seen in {span}{seen}.")
     fact = target.facts.get(requirement.fact)
     if fact is None or fact.limit.value is None:
         evidence = f"{needed.sentence}. What the target offers is not known."
-        return PropertyVerdict(requirement.title, Verdict.UNKNOWN, evidence)
+        return PropertyVerdict(requirement.title, Fit.UNKNOWN, evidence)
     verdict, change, stated = _compare(requirement, needed, fact)
     evidence = f"{needed.sentence}{_relation(FACTS[requirement.fact].kind, needed, fact)}"
     address, as_of = (None, None) if stated.source is None else (stated.source.address, stated.source.as_of)
     return PropertyVerdict(requirement.title, verdict, evidence, change, address, as_of)
 
 
-def _compare(requirement: Requirement, needed: Needed, fact: TargetFact) -> tuple[Verdict, str | None, Statement]:
+def _compare(requirement: Requirement, needed: Needed, fact: TargetFact) -> tuple[Fit, str | None, DocumentedValue]:
     """Return the verdict, what to change, and the statement that decides."""
     limit, default = fact.limit, fact.default
     encoded = needed.value if needed.encoded is None else needed.encoded
     if _is_over(needed.value, limit):
         change = limit.change or (requirement.change and requirement.change.format(limit=limit.text))
-        return (Verdict.CHANGE if change else Verdict.DOES_NOT_FIT), change, limit
+        return (Fit.CHANGE if change else Fit.DOES_NOT_FIT), change, limit
     if _is_over(encoded, limit):
-        return Verdict.CHANGE, _NOT_ENCODED, limit
+        return Fit.CHANGE, _NOT_ENCODED, limit
     if default is not None and _is_over(encoded, default):
-        return Verdict.CHANGE, default.change or f"Raise the limit above its default of {default.text}.", default
+        return Fit.CHANGE, default.change or f"Raise the limit above its default of {default.text}.", default
     if FACTS[requirement.fact].kind is FactKind.OFFERED and limit.change:
-        return Verdict.CHANGE, limit.change, limit
-    return Verdict.FITS, None, limit
+        return Fit.CHANGE, limit.change, limit
+    return Fit.FITS, None, limit
 
 
-def _is_over(value: float, statement: Statement) -> bool:
+def _is_over(value: float, statement: DocumentedValue) -> bool:
     return statement.value is not None and value > statement.value
 
 
@@ -131,9 +131,11 @@ def _relation(kind: FactKind, needed: Needed, fact: TargetFact) -> str:
     """Return how what was seen relates to what the target offers, to the end of the sentence."""
     limit, default = fact.limit, fact.default
     if kind is FactKind.OFFERED:
-        return f". {limit.says}" if limit.says else "."
+        return f". Documentation: {limit.says}" if limit.says else "."
     if limit.value == math.inf:
         relation = "; there is no limit"
+    elif needed.value == math.inf:
+        return f"; the limit is {limit.text}."
     elif _is_over(needed.value, limit):
         return f", over a limit of {limit.text}."
     elif needed.encoded is not None and _is_over(needed.encoded, limit):

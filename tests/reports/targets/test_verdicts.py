@@ -7,21 +7,27 @@ import pytest
 
 from pipeline.reports.targets.facts import FACTS, FactKind
 from pipeline.reports.targets.requirements import REQUIREMENTS
-from pipeline.reports.targets.target_file import Source, Statement, Target, TargetFact, bundled_targets
-from pipeline.reports.targets.verdicts import PropertyVerdict, Verdict, judge_queues, verdict_rows
+from pipeline.reports.targets.target_file import (
+    DocumentationPage,
+    DocumentedValue,
+    MoveTarget,
+    TargetFact,
+    bundled_targets,
+)
+from pipeline.reports.targets.verdicts import Fit, PropertyVerdict, judge_queues, verdict_rows
 
-PAGE = Source("https://example.com/limits", date(2026, 1, 31), date(2026, 2, 1))
+PAGE = DocumentationPage("https://example.com/limits", date(2026, 1, 31), date(2026, 2, 1))
 FITS, CHANGE, NO, UNKNOWN, NOT_SEEN = (
-    Verdict.FITS, Verdict.CHANGE, Verdict.DOES_NOT_FIT, Verdict.UNKNOWN, Verdict.NOT_SEEN,
+    Fit.FITS, Fit.CHANGE, Fit.DOES_NOT_FIT, Fit.UNKNOWN, Fit.NOT_SEEN,
 )  # fmt: skip
 
 
 def stated(value, text="", says=None, change=None):
-    return Statement(value, text, PAGE, says, change)
+    return DocumentedValue(value, text, PAGE, says, change)
 
 
 def judged(row, facts):
-    (verdict,) = judge_queues([{"queue": "a"} | row], [Target("Own, queue", facts)], "30 days")
+    (verdict,) = judge_queues([{"queue": "a"} | row], [MoveTarget("Own, queue", facts)], "30 days")
     return {each.property: each for each in verdict.properties}
 
 
@@ -96,17 +102,24 @@ def test_messages_without_a_time_to_live():
     limited = judged(row, {"time_to_live": TargetFact(stated(1_209_600, "14 d"))})["time to live"]
     assert limited.verdict == CHANGE
     assert limited.evidence == (
-        "40 % of the messages that were seen (4 of 10) have no time to live, over a limit of 14 d."
+        "40 % of the messages that were seen (4 of 10) have no time to live; the limit is 14 d."
     )
     endless = judged(row, {"time_to_live": TargetFact(stated(math.inf, "unlimited"))})["time to live"]
     assert endless.verdict == FITS
     assert endless.evidence.endswith("have no time to live; there is no limit.")
 
 
-@pytest.mark.parametrize(("priorities", "verdict"), [([3], FITS), ([3, 4], FITS), ([0, 3, 7], NO)])
-def test_numbers_of_priorities_at_the_limit(priorities, verdict):
+@pytest.mark.parametrize(
+    ("priorities", "verdict", "evidence"),
+    [
+        ([3], FITS, "Priority 3 alone is in use, within a limit of 2."),
+        ([3, 4], FITS, "2 priorities are in use (3, 4), within a limit of 2."),
+        ([0, 3, 7], NO, "3 priorities are in use (0, 3, 7), over a limit of 2."),
+    ],
+)
+def test_numbers_of_priorities_at_the_limit(priorities, verdict, evidence):
     found = judged({"priorities": priorities}, {"priorities": TargetFact(stated(2, "2"))})["priorities"]
-    assert found.verdict == verdict
+    assert (found.verdict, found.evidence) == (verdict, evidence)
 
 
 @pytest.mark.parametrize(("sendings", "verdict"), [(17_999, FITS), (18_000, FITS), (18_001, NO)])
@@ -124,8 +137,8 @@ def test_the_busiest_minute_at_the_limit(sendings, verdict):
         (stated(1, "yes", change="Turn it on."), CHANGE, "Turn it on."),
         (stated(0, "no", change="Do without."), CHANGE, "Do without."),
         (stated(0, "no"), NO, None),
-        (Statement(None, "unknown", PAGE, "Nothing says so."), UNKNOWN, None),
-        (Statement(None, "unknown", None, None), UNKNOWN, None),
+        (DocumentedValue(None, "unknown", PAGE, "Nothing says so."), UNKNOWN, None),
+        (DocumentedValue(None, "unknown", None, None), UNKNOWN, None),
     ],
 )
 def test_what_is_offered_decides(limit, verdict, change):
@@ -162,7 +175,7 @@ def test_several_counts_are_each_said():
     facts = {"arrival_receipts": TargetFact(stated(0, "no", "None is sent."))}
     assert judged(row, facts)["acknowledgements of arrival"].evidence == (
         "Of 50 messages that were seen 20 ask for an acknowledgement that they arrived, "
-        "30 ask for one that they did not arrive. None is sent."
+        "30 ask for an acknowledgement that they did not arrive. Documentation: None is sent."
     )
 
 
@@ -191,7 +204,7 @@ def test_shares_are_rounded_but_not_to_none_or_all(count, total, share):
     ],
 )
 def test_the_verdict_on_a_queue_is_the_worst_of_its_properties(facts, verdict):
-    target = Target("Own, queue", {name: TargetFact(stated(value)) for name, value in facts.items()})
+    target = MoveTarget("Own, queue", {name: TargetFact(stated(value)) for name, value in facts.items()})
     (found,) = judge_queues([{"queue": "a", "sequences": 2, "encrypted": 1}], [target], "30 days")
     assert found.verdict == verdict
     assert {each.property for each in found.with_verdict(NOT_SEEN)} == {
@@ -224,20 +237,20 @@ PLANTED = {  # SQS standard, FIFO; Service Bus standard, premium; Kafka; RabbitM
     "transactions of several messages": (NO, NO, CHANGE, CHANGE, CHANGE, NO, NO),
     "transactional remote receives": (CHANGE,) * 7,
     "exactly once": (CHANGE, CHANGE, CHANGE, CHANGE, FITS, CHANGE, CHANGE),
-    "priorities": (UNKNOWN, UNKNOWN, CHANGE, CHANGE, CHANGE, FITS, CHANGE),
+    "priorities": (CHANGE, CHANGE, CHANGE, CHANGE, CHANGE, FITS, CHANGE),
     "dead letters": (CHANGE, CHANGE, CHANGE, CHANGE, UNKNOWN, CHANGE, CHANGE),
     "acknowledgements of arrival": (CHANGE,) * 7,
-    "acknowledgements of receipt": (UNKNOWN, UNKNOWN, CHANGE, CHANGE, CHANGE, CHANGE, CHANGE),
+    "acknowledgements of receipt": (CHANGE,) * 7,
     "replies": (CHANGE, CHANGE, FITS, FITS, CHANGE, FITS, FITS),
     "authentication": (CHANGE, CHANGE, UNKNOWN, UNKNOWN, UNKNOWN, CHANGE, CHANGE),
     "encryption": (CHANGE,) * 7,
     "several receivers": (CHANGE,) * 7,
     "peeks": (CHANGE, CHANGE, FITS, FITS, FITS, CHANGE, CHANGE),
     "reads by identifier": (NO, NO, CHANGE, CHANGE, CHANGE, NO, NO),
-    "subqueues": (UNKNOWN, UNKNOWN, CHANGE, CHANGE, UNKNOWN, UNKNOWN, UNKNOWN),
+    "subqueues": (CHANGE, CHANGE, CHANGE, CHANGE, UNKNOWN, UNKNOWN, UNKNOWN),
     "COM+ queued components": (NO,) * 7,
-    "peak rate": (FITS, CHANGE, FITS, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
-    "waiting messages": (FITS, FITS, CHANGE, FITS, FITS, UNKNOWN, UNKNOWN),
+    "peak rate": (FITS, CHANGE, CHANGE, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
+    "waiting messages": (FITS, FITS, CHANGE, FITS, FITS, FITS, FITS),
 }
 SIMPLE = {
     "queue": "readings", "messages": 100, "sendings": 100, "headers_known": 100, "properties_known": 100,
@@ -271,13 +284,13 @@ def test_a_verdict_other_than_not_seen_and_not_known_has_its_page():
 
 
 def test_rows_of_verdicts_are_plain():
-    target = Target("Own, queue", {"order": TargetFact(stated(0, "no", "None is kept."))})
+    target = MoveTarget("Own, queue", {"order": TargetFact(stated(0, "no", "None is kept."))})
     rows = verdict_rows(judge_queues([{"queue": "a", "sequences": 2}], [target], "30 days"))
     assert len(rows) == len(REQUIREMENTS)
     assert next(row for row in rows if row["property"] == "order") == {
         "queue": "a", "target": "Own, queue", "queue_verdict": "does not fit", "property": "order",
         "verdict": "does not fit", "change": None, "source": "https://example.com/limits", "as_of": date(2026, 1, 31),
-        "evidence": "Order is relied on: 2 exactly-once sequences rely on it. None is kept.",
+        "evidence": "Order is relied on: 2 exactly-once sequences rely on it. Documentation: None is kept.",
     }  # fmt: skip
 
 
