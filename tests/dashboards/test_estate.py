@@ -17,6 +17,7 @@ from pipeline.dashboards.estate.overview import format_bytes, overview
 from pipeline.dashboards.estate.page import MAX_PAGE_BYTES, render_report
 from pipeline.dashboards.estate.report import read_report
 from pipeline.dashboards.estate.time_zones import find_time_zone
+from pipeline.reports.targets.requirements import REQUIREMENTS
 from pipeline.reports.targets.target_file import bundled_targets
 from pipeline.reports.targets.verdicts import Fit
 from pipeline.reports.views.catalog import LakeViews
@@ -187,16 +188,36 @@ def data_of(page):
 
 
 def test_the_page_is_bounded_and_says_what_it_leaves_out(monkeypatch):
-    monkeypatch.setattr(page_module, "MAX_PAGE_BYTES", 600_000)
+    monkeypatch.setattr(page_module, "MAX_PAGE_BYTES", 400_000)
     made = estate(100)
     page = render_report(made)
-    assert len(page.encode()) <= 600_000
-    queues = data_of(page)["data"]["estate_queues"]
+    assert len(page.encode()) <= 400_000
+    data = data_of(page)["data"]
+    queues = data["estate_queues"]
     assert 10 <= queues["count"] < queues["total"] == 300
     sizes = sorted(made.views["estate_queues"]["messages"].to_pylist(), reverse=True)
     assert queues["columns"]["messages"]["values"] == sizes[: queues["count"]]
-    of_page = set(data_of(page)["data"]["verdicts"]["columns"]["queue"]["dictionary"])
-    assert len(of_page) == queues["count"]
+    shown = queues["columns"]["queue"]["values"]
+    assert set(data["verdicts"]["columns"]["queue"]["dictionary"]) == set(shown)
+    explained = set(data["in_the_way"]["columns"]["queue"]["dictionary"])
+    assert explained == set(shown[: len(explained)])
+    assert 0 < len(explained) <= len(shown) / 4 + 1
+
+
+def test_no_title_of_a_property_has_a_comma():
+    """The page has them in one text."""
+    assert [each.title for each in REQUIREMENTS if "," in each.title] == []
+
+
+def test_small_flows_are_joined_and_no_byte_is_lost(monkeypatch):
+    made = estate(30, 300)
+    monkeypatch.setattr(page_module, "_MOST_EXPLAINED", 50)
+    flows, every = data_of(render_report(made))["data"]["estate_flows"], made.views["estate_flows"]
+    assert 200 < flows["count"] < flows["total"] == every.num_rows
+    for name in ("bytes", "messages"):
+        values = flows["columns"][name]["values"]
+        assert sum(values) == sum(every[name].to_pylist())
+        assert values[:200] == sorted(values[:200], reverse=True)
 
 
 def test_a_large_estate_is_below_five_megabytes():

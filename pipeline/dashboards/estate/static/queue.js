@@ -1,7 +1,6 @@
 "use strict";
 // All that is known of one queue, in a dialog: facts, hours of the week, what a move needs, growth.
 
-const DOES_NOT_FIT = SITE.verdicts[0]; // the worst
 const VERDICT_LEVELS = ["bad", "warn", "ok"], SHORT_VERDICTS = ["does not", "change", "fits", "no verdict", "not seen"];
 const verdictBadge = (text, shown = text) => h("span", { class: "badge " + (VERDICT_LEVELS[SITE.verdicts.indexOf(text)] ?? ""), title: text }, shown);
 
@@ -37,6 +36,7 @@ function verdictsOf(queue) {
     const found = (IN_THE_WAY.get(queue) ?? []).filter((each) => problems.at(each, "target") === target);
     const also = (label, column) => (rows.at(row, column) ? h("p", {}, `${label}: `, untrusted(rows.at(row, column)), ".") : null);
     return h("div", { class: "evidence" }, h("h4", {}, untrusted(target), " ", verdictBadge(rows.at(row, "verdict"))),
+      !found.length && SITE.verdicts.indexOf(rows.at(row, "verdict")) < 2 ? [also("Does not fit", "refuses"), h("p", {}, "The reasons are in estate_verdicts.csv beside this page.")] : null,
       h("ul", {}, found.map((each) => h("li", {}, verdictBadge(problems.at(each, "verdict")), " ", untrusted(problems.at(each, "property")), ": ", untrusted(problems.at(each, "evidence")),
         problems.at(each, "change") ? [" ", untrusted(problems.at(each, "change"))] : null,
         sourceOf(problems, each)))),

@@ -46,10 +46,10 @@ function overviewSection() {
 function flowsSection(state) {
   const rows = DATA.estate_flows.rows, indexes = filterRows("estate_flows", rows, state);
   return [
-    leftOut("estate_flows"),
+    rows.count < DATA.estate_flows.total ? h("p", { class: "note cut" }, `Of ${formatNumber(DATA.estate_flows.total)} flows, those with fewest bytes are joined by sender, receiver and way, and found by no queue; estate_flows.csv beside this page has all.`) : null,
     h("p", { class: "lead" }, "Senders are on the left, receivers on the right, those with most bytes first. Click one, or press Enter, to see what it sends and receives. Bytes that are read remotely were sent to the queue before."),
     flowSection(rows, indexes, Boolean(state.machine), (machine) => go(link("flows", { ...STATE.params, machine }))),
-    h("details", {}, h("summary", {}, `All ${formatNumber(indexes.length)} flows as a table`), rowsTable("estate_flows", ["sender", "receiver", { name: "queue", show: (row) => untrusted(rows.at(row, "queue") ?? "\u2013") }, { name: "way", kind: "text", value: (row) => wayText(rows.at(row, "way")) }, "messages", "sendings", "bytes", minuteColumn(rows, "first_at"), minuteColumn(rows, "last_at")], state, { indexes, by: "bytes", down: true, open: nothing })),
+    h("details", {}, h("summary", {}, `All ${formatNumber(indexes.length)} flows as a table`), rowsTable("estate_flows", ["sender", "receiver", { name: "queue", show: (row) => untrusted(rows.at(row, "queue") ?? "others") }, { name: "way", kind: "text", value: (row) => wayText(rows.at(row, "way")) }, "messages", "sendings", "bytes", minuteColumn(rows, "first_at"), minuteColumn(rows, "last_at")], state, { indexes, by: "bytes", down: true, open: nothing })),
   ];
 }
 
@@ -80,14 +80,17 @@ function machinesSection(state) {
 }
 
 function targetsSection(state) {
-  const rows = DATA.estate_queues.rows, judged = DATA.verdicts.rows, problems = DATA.in_the_way.rows;
+  const rows = DATA.estate_queues.rows, judged = DATA.verdicts.rows;
   const indexes = filterRows("estate_queues", rows, state), queues = new Set(indexes.map((row) => rows.at(row, "queue")));
   const keyOf = (queue, target) => `${queue}\u0000${target}`;
   const verdictOf = new Map(judged.all().map((row) => [keyOf(judged.at(row, "queue"), judged.at(row, "target")), judged.at(row, "verdict")]));
   const summary = SITE.targets.map((target) => {
     const counts = new Map(), ways = new Map();
-    for (const queue of queues) addTo(counts, verdictOf.get(keyOf(queue, target)), 1);
-    for (const row of problems.all()) if (problems.at(row, "target") === target && problems.at(row, "verdict") === DOES_NOT_FIT && queues.has(problems.at(row, "queue"))) addTo(ways, problems.at(row, "property"), 1);
+    for (const row of judged.all()) {
+      if (judged.at(row, "target") !== target || !queues.has(judged.at(row, "queue"))) continue;
+      addTo(counts, judged.at(row, "verdict"), 1);
+      for (const property of judged.at(row, "refuses").split(", ").filter((each) => each)) addTo(ways, property, 1);
+    }
     return [untrusted(target), ...SITE.verdicts.map((verdict) => formatNumber(counts.get(verdict) ?? 0)), untrusted([...ways].sort((a, b) => b[1] - a[1]).slice(0, 3).map(([name, count]) => `${name} (${formatNumber(count)})`).join(", ") || "\u2013")];
   });
   const labels = ["target", ...SITE.verdicts, "most often in the way"], isNumber = (place) => place > 0 && place <= SITE.verdicts.length;
