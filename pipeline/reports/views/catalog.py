@@ -1,4 +1,4 @@
-"""The 27 questions, and the views that answer them: queries of a lake, or views of a session or a catalog.
+"""The 28 questions, and the views that answer them: queries of a lake, or views of a session or a catalog.
 
 The SQL of a view names tables as ``layer.name``, and is valid for Spark and for DuckDB. In a session, tables are
 temporary views too (``gold_queue_history``), so that tables that do not exist yet are empty. In a catalog, the views
@@ -40,7 +40,7 @@ from schemas.table import Table, literal, quoted
 
 
 class Question(NamedTuple):
-    """One of the 27 questions, with the evidence that can answer it.
+    """One of the 28 questions, with the evidence that can answer it.
 
     ``evidence`` names R (RPC captures), S (snapshots of queue managers) and T (captures of TCP 1801).
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from reports.questions.in_memory_lake import rows
@@ -54,7 +55,7 @@ def plant(seed: int, queues: int = 5, messages: int = 400) -> list[Sent]:
         way = [source, ROUTER, owner] if chance.random() < 0.3 else [source, owner]
         hops = [
             (sender, receiver, [at + 0.01 * hop + 0.05 * again for again in range(chance.choice((1, 1, 1, 3)))])
-            for hop, (sender, receiver) in enumerate(zip(way, way[1:], strict=False))
+            for hop, (sender, receiver) in enumerate(pairwise(way))
         ]
         reads = [
             (at + chance.random(), chance.choice(MACHINES), chance.random() < 0.7, chance.random() < 0.2)
@@ -233,7 +234,8 @@ def features_of(sent: list[Sent]) -> dict[str, Any]:
         "with_response_queue": count("response_queue"), "with_correlation": count("correlation_id"),
         "response_queues": ["host1\\private$\\answers"], "admin_queues": ["host2\\private$\\admin"],
         "authenticated": count("authenticated"), "signed": count("signed"), "with_certificate": count("signed"),
-        "hash_algorithms": ["32780"] * any(numbers("hash_algorithm")), "encrypted": count("encrypted"), "encryption_algorithms": ["26128"] * any(numbers("encrypted")),
+        "hash_algorithms": ["32780"] * any(numbers("hash_algorithm")), "encrypted": count("encrypted"),
+        "encryption_algorithms": ["26128"] * any(numbers("encrypted")),
         "comqc": count("is_comqc"), "http_messages": 0, "traced": 0, "multicast_messages": 0, "list_messages": 0,
         "format_names": ["direct_name"],
         "frameworks": listed("framework"), "body_formats": listed("body_format"),
