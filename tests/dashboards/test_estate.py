@@ -110,11 +110,11 @@ def test_the_overview_says_what_an_owner_asks():
     assert tiles == {
         "Queues": ("2", "1\u202f100 messages seen"),
         "Machines": ("3", "2 send, 1 hold queues"),
-        "Messages a day": ("522", "mean of 2.0 days that were captured"),  # 1,045 sendings
+        "Messages sent a day": ("522", "mean of 2.0 days that were captured"),  # 1,045 sendings
         "Bytes sent a day": ("537.1 KiB", "mean of 2.0 days that were captured"),
     }
     flows, move, full = found["sentences"]
-    assert flows == ("Most bytes: client1 to server1 for a (75%); client2 to server1 for b (25%). "
+    assert flows == ("Most bytes: client1 to a (75%); client2 to b (25%). "
                      "All flows together: 4.0 MiB.")  # fmt: skip
     assert re.fullmatch(r"Hard to move, of 2 queues: 1 do not fit .+\. Most often in the way: largest message\.", move)
     assert full == "Full soon: queue a in 50 days (40 to 90, quota assumed)."
@@ -123,8 +123,8 @@ def test_the_overview_says_what_an_owner_asks():
 def test_what_was_not_captured_is_no_zero():
     found = overview(small(estate_coverage=[{"first_at": NOON - 2 * HOUR, "until_at": NOON, "minutes": 120}]))
     assert [(each["label"], each["value"], each["detail"]) for each in found["tiles"]][2:] == [
-        ("Messages seen", "1\u202f045", "in 2.0 hours: too short for a rate by day"),
-        ("Bytes sent seen", "1.0 MiB", "in 2.0 hours: too short for a rate by day"),
+        ("Messages sent", "1\u202f045", "in 2.0 hours: too short for a rate by day"),
+        ("Bytes sent", "1.0 MiB", "in 2.0 hours: too short for a rate by day"),
     ]
     found = overview(report())
     assert found["sentences"][0] == "No message was seen to be sent from one machine to another."

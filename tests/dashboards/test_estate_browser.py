@@ -132,6 +132,22 @@ def test_typing_filters_and_a_row_opens_what_is_known_of_the_queue(at, pages):
     assert at.run("document.activeElement.matches('#queues button.open')")
 
 
+def test_what_was_not_seen_is_a_dash(at, tmp_path):
+    path = tmp_path / "estate.html"
+    bare = {"queue": "q", "senders": [], "readers": [], "sender_count": None, "reader_count": None, "messages": 3}
+    path.write_text(render_report(report(estate_queues=[bare], estate_machines=[{"machine": "m", "roles": []}])))
+    at.open(path)
+    for section in ("queues", "machines", "targets"):
+        cells = at.run(f"[...document.querySelectorAll('#{section} td')].map((each) => each.innerText)")
+        assert cells
+        assert {"", "null", "undefined", "NaN"}.isdisjoint(cells), section
+    at.run("document.querySelector('#queues button.open').click()")
+    at.wait("document.querySelector('#row').open")
+    text = at.run("document.querySelector('#row').innerText")
+    assert "none seen" in text
+    assert re.search(r"null|undefined|NaN", text) is None
+
+
 def test_what_was_not_captured_is_marked_in_the_heat_map(at, pages):
     at.open(pages["hostile"])  # one hour was captured, that of Wednesday noon
     at.run("document.querySelector('#queues button.open').click()")

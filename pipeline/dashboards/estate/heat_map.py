@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -28,9 +27,9 @@ def hour_of_week(at: datetime, zone: tzinfo) -> int:
 
 def heat_maps(hours: pa.Table, zone: tzinfo) -> dict[str, list[int]]:
     """Return the sendings of each queue by hour of the week, of rows of the view ``estate_hours``."""
-    place_of = lru_cache(None)(lambda at: hour_of_week(at, zone))
-    queues = hours["queue"].combine_chunks().dictionary_encode()
-    places = np.fromiter(map(place_of, hours["start_at"].to_pylist()), np.int64, hours.num_rows)
+    queues, starts = (hours[name].combine_chunks().dictionary_encode() for name in ("queue", "start_at"))
+    place_of_start = np.array([hour_of_week(at, zone) for at in starts.dictionary.to_pylist()], np.int64)
+    places = place_of_start[starts.indices.to_numpy()]
     counts = np.zeros((len(queues.dictionary), HOURS_OF_WEEK), np.int64)
     np.add.at(counts, (queues.indices.to_numpy(), places), hours["sendings"].to_numpy())
     return dict(zip(queues.dictionary.to_pylist(), counts.tolist(), strict=True))

@@ -28,7 +28,7 @@ def _tiles(report: EstateReport) -> Iterator[dict[str, str]]:
     messages = f"{_number(_sum(report, QUEUES, 'messages'))} messages seen"
     yield _tile("Queues", _number(report.views[QUEUES].num_rows), messages, "queues")
     yield _tile("Machines", _number(report.views[MACHINES].num_rows), _roles(report), "machines")
-    yield _rate_tile(report, "Messages", "sendings", _number, "queues")
+    yield _rate_tile(report, "Messages sent", "sendings", _number, "queues")
     yield _rate_tile(report, "Bytes sent", "sent_bytes", format_bytes, "flows")
 
 
@@ -42,7 +42,7 @@ def _rate_tile(
     """Return how much of something there is in a day; where less than a day was captured, how much was seen."""
     minutes, amount = captured_minutes(report), _sum(report, QUEUES, column)
     if minutes < _MINUTES_A_DAY:
-        return _tile(f"{label} seen", text(amount), f"in {format_hours(minutes)}: too short for a rate by day", section)
+        return _tile(label, text(amount), f"in {format_hours(minutes)}: too short for a rate by day", section)
     of_a_day = round(amount / minutes * _MINUTES_A_DAY)
     return _tile(f"{label} a day", text(of_a_day), f"mean of {format_hours(minutes)} that were captured", section)
 
@@ -65,8 +65,8 @@ def _largest_flows(report: EstateReport) -> Iterator[str]:
     if not total:
         yield "No message was seen to be sent from one machine to another."
         return
-    named = [f"{_name(each['sender'])} to {_name(each['receiver'])} for {_name(each['queue'])} "
-             f"({each['bytes'] / total:.0%})" for each in largest if each["bytes"]]  # fmt: skip
+    named = [f"{_name(each['sender'])} to {_name(each['queue'])} ({each['bytes'] / total:.0%})" for each in largest
+             if each["bytes"]]  # fmt: skip
     yield f"Most bytes: {'; '.join(named)}. All flows together: {format_bytes(total)}."
 
 

@@ -12,7 +12,7 @@ from pyarrow import types
 
 from pipeline.dashboards.dashboard_data import encode_table, json_for_script
 from pipeline.dashboards.estate.heat_map import captured_seconds, heat_maps
-from pipeline.dashboards.estate.overview import overview
+from pipeline.dashboards.estate.overview import captured_minutes, format_hours, overview
 from pipeline.dashboards.estate.report import COVERAGE, FLOWS, GROWTH_VIEWS, HOURS, MACHINES, QUEUES, EstateReport
 from pipeline.dashboards.html_page import join_scripts, read_static, render_document
 from pipeline.dashboards.terms import page_terms
@@ -72,10 +72,12 @@ def _page_data(report: EstateReport, most: int) -> dict[str, Any]:
         "asked": report.time_asked,
         "published_at": _us(report.published_at),
         "time_zone": str(report.time_zone),
-        "captured_s": sum((until - first).total_seconds() for first, until in stretches),
+        "captured_from": _us(min((first for first, _ in stretches), default=None)),
+        "captured": format_hours(captured_minutes(report)),
         "captured_of_week_s": captured_seconds(stretches, report.time_zone),
         "heat_maps": {_cut(queue): counts for queue, counts in maps.items() if queue in queues},
         "targets": [target.name for target in report.targets],
+        "verdicts": [str(each) for each in Fit],
         "overview": overview(report),
         "views": [_view_texts(report, name) for name in report.views if name not in (HOURS, COVERAGE)],
         "terms": page_terms(),

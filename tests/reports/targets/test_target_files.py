@@ -19,7 +19,7 @@ NAMES = [
     "Amazon SQS, FIFO queue",
     "Azure Service Bus, standard tier",
     "Azure Service Bus, premium tier",
-    "Apache Kafka, topic",
+    "Apache Kafka 4.3, topic",
     "RabbitMQ 4.3, quorum queue",
     "RabbitMQ 4.3, classic queue",
 ]

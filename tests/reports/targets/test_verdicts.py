@@ -249,7 +249,7 @@ PLANTED = {  # SQS standard, FIFO; Service Bus standard, premium; Kafka; RabbitM
     "reads by identifier": (NO, NO, CHANGE, CHANGE, CHANGE, NO, NO),
     "subqueues": (CHANGE, CHANGE, CHANGE, CHANGE, UNKNOWN, UNKNOWN, UNKNOWN),
     "COM+ queued components": (NO,) * 7,
-    "peak rate": (FITS, CHANGE, CHANGE, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
+    "peak rate": (FITS, CHANGE, CHANGE, FITS, UNKNOWN, UNKNOWN, UNKNOWN),
     "waiting messages": (FITS, FITS, CHANGE, FITS, FITS, FITS, FITS),
 }
 SIMPLE = {

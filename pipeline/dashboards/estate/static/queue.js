@@ -1,8 +1,9 @@
 "use strict";
 // All that is known of one queue, in a dialog: facts, hours of the week, what a move needs, growth.
 
-const VERDICT_LEVELS = { "does not fit": "bad", "fits with a change": "warn", "fits as far as the wire shows": "ok" };
-const verdictBadge = (text, shown = text) => h("span", { class: "badge " + (VERDICT_LEVELS[text] ?? ""), title: text }, shown);
+const DOES_NOT_FIT = SITE.verdicts[0]; // the worst
+const VERDICT_LEVELS = ["bad", "warn", "ok"], SHORT_VERDICTS = ["does not", "change", "fits", "no verdict", "not seen"];
+const verdictBadge = (text, shown = text) => h("span", { class: "badge " + (VERDICT_LEVELS[SITE.verdicts.indexOf(text)] ?? ""), title: text }, shown);
 
 /** Rows of a dataset by the queue that they are of. */
 function byQueue(name) {
@@ -14,7 +15,7 @@ function byQueue(name) {
   }
   return found;
 }
-const QUEUE_ROWS = byQueue("estate_queues"), VERDICT_ROWS = byQueue("verdicts"), IN_THE_WAY = byQueue("in_the_way");
+const QUEUE_ROWS = byQueue("estate_queues"), DEPTH_ROWS = byQueue("depth_growth"), JOURNAL_ROWS = byQueue("journal_growth"), VERDICT_ROWS = byQueue("verdicts"), IN_THE_WAY = byQueue("in_the_way");
 
 const factsList = (rows, row, [title, note, base, facts]) => [
   h("h3", {}, title, base && rows.at(row, base) ? `, of ${formatNumber(rows.at(row, base))} messages of which it is known` : ""),
@@ -43,6 +44,18 @@ function verdictsOf(queue) {
   });
 }
 
+/** How the messages and the journal of a queue grow; a note where nothing was reported. */
+function growthOf(queue) {
+  const found = [["messages", "depth_growth", DEPTH_ROWS], ["journal", "journal_growth", JOURNAL_ROWS]].flatMap(([what, name, places]) => {
+    const rows = DATA[name].rows, columns = growthColumns(rows, [], "last_bytes");
+    return (places.get(queue) ?? []).filter((row) => rows.at(row, "trend_days") !== null).map((row) => [what, columns, row]);
+  });
+  if (!found.length) return h("p", { class: "note" }, "No queue manager reported it.");
+  const labels = ["of its", ...found[0][1].map((column) => column.label)];
+  return scrolling(h("table", {}, h("thead", {}, h("tr", {}, labels.map((label) => h("th", { scope: "col" }, label)))),
+    h("tbody", {}, found.map(([what, columns, row]) => h("tr", { class: "plain" }, [what, ...columns.map((column) => column.show(row))].map((cell, place) => h("td", { "data-label": labels[place] }, cell)))))), "growth");
+}
+
 /** The dialog of the queue in the address; closed without one. */
 function showQueue(queue) {
   const dialog = document.getElementById("row");
@@ -54,6 +67,7 @@ function showQueue(queue) {
     h("h3", {}, `Sendings by weekday and hour, ${SITE.time_zone}`),
     counts ? [heatMap(counts, SITE.captured_of_week_s), h("p", { class: "caption" }, "An hour that is filled grey was not captured: nothing is known of it.")] : h("p", { class: "note" }, "No sending was captured on TCP 1801."),
     FACTS.slice(2).map((group) => factsList(rows, row, group)),
+    h("h3", {}, "Growth"), growthOf(queue),
     h("h3", {}, "What a move needs"), verdictsOf(queue),
   ];
   dialog.replaceChildren(h("div", { class: "head" }, h("h2", {}, untrusted(queue)), h("button", { type: "button", onclick: () => window.print() }, "print"), h("button", { type: "button", onclick: close, autofocus: true }, "close (Esc)")), h("div", { class: "body" }, [body].flat(4)));
