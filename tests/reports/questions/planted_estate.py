@@ -122,7 +122,7 @@ def tables_of(planted: list[Sent]):
                     "destination_queue_manager": MACHINES[int(sent.queue[4])].guid,
                 })  # fmt: skip
                 sendings.append({
-                    "packet_key": packet, "sent_at": at, "sender_address": sender.address,
+                    "packet_key": packet, "capture_id": "0", "sent_at": at, "sender_address": sender.address,
                     "receiver_address": receiver.address, "receiver_queue_manager": receiver.guid,
                     "length_bytes": size_of(sent, hop),
                 })  # fmt: skip
@@ -290,7 +290,8 @@ def large_tables(machines: int, queues: int, messages: int) -> dict[Table, pa.Ta
             "body_bytes": chance.integers(0, 10**6, messages), "priority": chance.integers(0, 8, messages),
             "body_root": [f"Type{each % 50}" for each in range(messages)],
             "body_format": ["xml"] * messages}  # fmt: skip
-    packets = {"packet_key": keys, "sent_at": sent_at, "sender_address": addresses[sources],
+    packets = {"packet_key": keys, "capture_id": ["c"] * messages, "sent_at": sent_at,
+               "sender_address": addresses[sources],
                "receiver_address": addresses[targets % machines], "length_bytes": [900] * messages}  # fmt: skip
     hosts = {"queue_manager_id": guids, "address": addresses, "host_name": [f"host{each}" for each in range(machines)]}
     captures = {"capture_id": ["c"], "packets": [9], "first_packet_at": [0], "last_packet_at": [30 * 86_400 * 10**6]}

@@ -47,8 +47,8 @@ def asked(name, tables, *, since=None, until=None, **scope):
 
 def sent(name, at, **more):
     """A message on TCP 1801: its sighting and its sending, for `tables_of`."""
-    ends = {"sender_address": "10.1.0.1", "receiver_address": "10.1.0.2", "length_bytes": 500}
-    ends |= {key: more.pop(key) for key in [*ends, "receiver_queue_manager"] if key in more}
+    ends = {"sender_address": "10.1.0.1", "receiver_address": "10.1.0.2", "length_bytes": 500, "capture_id": "c"}
+    ends |= {key: more.pop(key) for key in ends if key in more}
     packet = f"{name} {at}"
     seen = {"message_key": name, "sighting_key": packet, "packet_key": packet, "seen_at": at, "hop_count": 0,
             "source_queue_manager": GUID + "1", "destination_queue": QUEUE, "body_bytes": 100,
@@ -63,6 +63,10 @@ def read(name, at, **more):
             "source_queue_manager": GUID + "1", "destination_queue": QUEUE, "body_bytes": 100,
             "message_kind": "application"}  # fmt: skip
     return {MESSAGES: [seen | more]}
+
+
+def capture(name, first, last, **more):
+    return {"capture_id": name, "packets": 1, "first_packet_at": first, "last_packet_at": last} | more
 
 
 def together(*parts):
@@ -127,6 +131,9 @@ def test_a_planted_estate_comes_out_exactly_in_both_engines(answer, estate):
         )  # fmt: skip
     assert "routes" in machines["host5"]["roles"]
     assert [row["machine"] for row in machines.values() if "routes" in row["roles"]] == ["host5"]
+    assert {
+        row["queue"]: row["minutes"] for row in answer("estate_queue_coverage") if row["first_at"]
+    } == dict.fromkeys(planted.by_queue(estate), 500)
     assert answer("estate_coverage") == [
         {"first_at": 0, "until_at": 1001, "minutes": 1001}, {"first_at": 1500, "until_at": 2000, "minutes": 500},
     ]  # fmt: skip
@@ -172,9 +179,8 @@ def test_what_was_not_seen_is_null_and_not_zero():
 
 def test_rates_rest_on_the_time_that_was_captured():
     """Of 40 minutes, captured are 20: in one of them 6 messages are sent, in another 2."""
-    captures = [{"capture_id": str(at), "packets": 1, "first_packet_at": at, "last_packet_at": at + 9.5}
-                for at in (0, 30)]  # fmt: skip
-    captures.append({"capture_id": "empty", "packets": 0, "first_packet_at": 10, "last_packet_at": 29})
+    captures = [capture(str(at), at, at + 9.5) for at in (0, 30)]
+    captures.append({"capture_id": "c", "packets": 0, "first_packet_at": 10, "last_packet_at": 29})
     tables = together({CAPTURE_FILES: captures}, *(sent(f"m{n}", 3.1 + n / 100) for n in range(6)),
                       sent("a", 32), sent("b", 32.5))  # fmt: skip
     rates = ("captured_minutes", "mean_per_minute", "p95_per_minute", "peak_per_minute", "peak_at")
@@ -186,6 +192,23 @@ def test_rates_rest_on_the_time_that_was_captured():
     assert asked("estate_coverage", tables, since=31, until=35) == [{"first_at": 31, "until_at": 36, "minutes": 5}]
     (of_now,) = asked("estate_queues", tables, until=5)
     assert [of_now[name] for name in rates] == [6, 1, 6, 6, 3]
+
+
+def test_rates_of_a_queue_rest_on_the_captures_that_could_show_it():
+    """Two taps, with a folder for each day and one for all: that of the queue ran for 10 of 60 minutes."""
+    captures = [
+        capture("a", 0, 59.5, path="/caps/one/a.pcap"), capture("b", 10, 14.5, path="/caps/two/day=2024-05-01/b.pcap"),
+        capture("c", 20, 24.5, path="/caps/two/day=2024-05-02/c.pcap"), capture("d", 70, 71, path="C:\\caps\\d.pcap"),
+    ]  # fmt: skip
+    tables = together({CAPTURE_FILES: captures}, sent("m", 21, capture_id="c"), read("r", 5, queue="host1\\q"),
+                      sent("w", 70.5, capture_id="d", destination_queue="host1\\w"))  # fmt: skip
+    found = {row["queue"]: row["captured_minutes"] for row in asked("estate_queues", tables)}
+    assert found == {QUEUE: 10, "host1\\q": None, "host1\\w": 2}
+    coverage = [tuple(row.values()) for row in asked("estate_queue_coverage", tables)]
+    assert coverage == [(QUEUE, 10, 15, 5), (QUEUE, 20, 25, 5), ("host1\\w", 70, 72, 2)]
+    assert [row["minutes"] for row in asked("estate_coverage", tables)] == [60, 2]
+    (row,) = asked("estate_queue_coverage", tables, since=22, until=60)
+    assert row == {"queue": QUEUE, "first_at": 22, "until_at": 25, "minutes": 3}
 
 
 def test_journals_subqueues_and_dead_letters_belong_to_their_queue():
