@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -14,10 +15,17 @@ from pipeline.dashboards.estate import page as page_module
 from pipeline.dashboards.estate.heat_map import captured_seconds, heat_maps, hour_of_week
 from pipeline.dashboards.estate.overview import format_bytes, overview
 from pipeline.dashboards.estate.page import MAX_PAGE_BYTES, render_report
+from pipeline.dashboards.estate.report import read_report
 from pipeline.dashboards.estate.time_zones import find_time_zone
+from pipeline.reports.targets.target_file import bundled_targets
 from pipeline.reports.targets.verdicts import Fit
+from pipeline.reports.views.catalog import LakeViews
+from pipeline.reports.views.scope import Scope
+from reports.questions.in_memory_lake import InMemoryLake
+from reports.questions.planted_estate import captured_minutes, plant, tables_of
 
 HOUR = timedelta(hours=1)
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 TIME = pa.timestamp("us", tz="UTC")
 
 
@@ -74,6 +82,35 @@ def test_seconds_that_were_captured_are_counted_once_and_cut_at_both_ends():
     begin = datetime(2024, 4, 29, 0, 50, tzinfo=UTC)  # a Monday
     seconds = captured_seconds([(begin, begin + timedelta(minutes=75))], UTC)
     assert {place: each for place, each in enumerate(seconds) if each} == {0: 600, 1: 3600, 2: 300}
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu"])
+def test_a_planted_estate_comes_out_exactly(zone):
+    messages = plant(5, queues=12, messages=600)
+    lake = InMemoryLake(None, tables_of(messages))
+    lake.root = "/data/lake"
+    epoch, clocks = datetime(1970, 1, 1, tzinfo=UTC), find_time_zone(zone)
+    until = epoch + timedelta(minutes=2_000)
+    views = LakeViews(lake, until, scope=Scope(epoch, until))
+    found = read_report(views, bundled_targets(), clocks, lake_options="--lake x", published_at=until)
+    page = data_of(render_report(found))
+    sent = Counter()
+    for message in messages:
+        for at in message.hops[-1][2] if message.hops else ():
+            local = (epoch + timedelta(minutes=at)).astimezone(clocks)
+            sent[message.queue, local.strftime("%a %H")] += 1
+    shown = {(name, f"{DAYS[place // 24]} {place % 24:02}"): count for name, counts in page["heat_maps"].items()
+             for place, count in enumerate(counts) if count}  # fmt: skip
+    assert shown == sent
+    minutes = [epoch + timedelta(minutes=at) for at in captured_minutes()]
+    captured = Counter(at.astimezone(clocks).strftime("%a %H") for at in minutes)
+    assert {f"{DAYS[place // 24]} {place % 24:02}": seconds / 60
+            for place, seconds in enumerate(page["captured_of_week_s"]) if seconds} == captured  # fmt: skip
+    tiles = {each["label"]: each["value"] for each in page["overview"]["tiles"]}
+    a_day = round(sum(sent.values()) / len(minutes) * 1440)
+    assert tiles["Messages sent a day"] == f"{a_day:,}".replace(",", "\u202f")
+    assert tiles["Queues"] == str(len({message.queue for message in messages}))
+    assert page["data"]["verdicts"]["count"] == 12 * len(bundled_targets())
 
 
 @pytest.mark.parametrize("name", ["", "Europe", "Europe/Berlin2", "../etc/passwd", "/etc/passwd", "Europe/berlin "])
