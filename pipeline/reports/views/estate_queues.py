@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pipeline.queues.history import JOURNAL_SUFFIX, STATE_LOCAL, is_dead_letter
-from pipeline.reports.views.estate_sightings import READS_SQL, SIGHTINGS_SQL, by_queue, captured_sql
+from pipeline.reports.views.estate_sightings import QUEUE_STRETCHES_SQL, READS_SQL, SIGHTINGS_SQL, by_queue
 from pipeline.reports.views.evidence import QUEUE_REPORTS, READS, SESSIONS_SEEN, any_of
 from pipeline.reports.views.machine_names import with_machines
 from pipeline.reports.views.scope import ScopeColumns
@@ -242,8 +242,8 @@ _NAMED_VALUES: Final = with_machines(
     "rows.*",
 )
 _RATES_SQL: Final = f"""captured AS (
-          SELECT CAST(coalesce(sum(end_minute - first_minute), 0) AS bigint) AS captured_minutes
-          FROM {captured_sql("TRUE")} AS stretches
+          SELECT queue, CAST(sum(end_minute - first_minute) AS bigint) AS captured_minutes
+          FROM {QUEUE_STRETCHES_SQL} AS stretches GROUP BY queue
         ), minutes AS (
           SELECT queue, minute, count(*) AS times, sum(packet_bytes) AS bytes FROM (
             SELECT queue, date_trunc('minute', first_at) AS minute, packet_bytes,
@@ -262,7 +262,7 @@ _RATES_SQL: Final = f"""captured AS (
             SELECT *, CASE WHEN minute IS NOT NULL
               THEN row_number() OVER (PARTITION BY queue ORDER BY minute IS NULL, times DESC, minute) END AS place
             FROM minutes
-          ) AS ranked CROSS JOIN captured GROUP BY queue
+          ) AS ranked LEFT JOIN captured USING (queue) GROUP BY queue
         )"""
 _LISTS_SQL: Final = f"""named_values AS (
           SELECT queue, list, coalesce(machine, named, value) AS value, sum(times) AS times
@@ -290,22 +290,22 @@ ESTATE_QUEUES: Final = View(
     f"its GUID, else its address. Lists have at most {MAX_VALUES} values, the most frequent first; `sender_count` and "
     "`reader_count` count all. Journals and subqueues belong to their queue. `sendings` are packets on the last hop "
     "of each message that was captured, `resendings` those after the first of their message. Rates are of `sendings` "
-    "in a minute of UTC: the mean and the 95th percentile rest on `captured_minutes`, in which any capture ran; a "
-    "captured minute without one counts as 0. Percentiles of sizes are exact. `largest_packet_bytes` is a whole "
-    "message with all of its headers. Counts of features are of messages: those of security rest on `security_known` "
-    "messages, of correlation on `properties_known`, others on `headers_known`. `in_larger_transactions` are in a "
-    "transaction of several messages, `sequences` are those of exactly-once delivery. Time to live is the time to be "
-    "received, `..._to_reach_s` that to reach the queue; `without_...` are messages that have none. "
-    "`source_journal`, `dead_letter_asked` and `ack_...` are messages that ask for it; `dead_lettered` were refused "
-    "after they asked, or lay in a dead-letter queue. `target_journal` is true where a message lay in the queue's "
-    "own journal. `lookups` are receives and peeks by lookup identifier. `largest_depth_...` is the most that "
-    "reports of the queue show. `format_names` are the kinds of names that messages were sent by: `direct_address`, "
-    "`direct_name`, `http`, `public`, `private`, `machine`, `connector`, `multicast`, `distribution_list`, `list` "
-    "(several queues in one name).",
-    "Local reads, and messages that stay on one machine, are never seen. Of a queue whose own machine was not "
-    "captured, `captured_minutes` counts all the same: the view not_known says which servers were seen. Names of the "
-    "direct kind are told apart by whether they have an address, since tables do not keep the protocol. The provider "
-    "of a signature is not decoded.",
+    "in a minute of UTC: the mean and the 95th percentile rest on `captured_minutes`, in which captures ran in "
+    "folders that ever had one of its messages; a captured minute without a sending counts as 0. Percentiles of "
+    "sizes are exact. `largest_packet_bytes` is a whole message with all of its headers. Counts of features are of "
+    "messages: those of security rest on `security_known` messages, of correlation on `properties_known`, "
+    "`binary_bodies` (bodies that are no text) on `bodies_known`, others on `headers_known`. "
+    "`in_larger_transactions` are in a transaction of several messages, `sequences` are those of exactly-once "
+    "delivery. Time to live is the time to be received, `..._to_reach_s` that to reach the queue; `without_...` are "
+    "messages that have none. `source_journal`, `dead_letter_asked` and `ack_...` are messages that ask for it; "
+    "`dead_lettered` were refused after they asked, or lay in a dead-letter queue. `target_journal` is true where a "
+    "message lay in the queue's own journal. `lookups` are receives and peeks by lookup identifier. "
+    "`largest_depth_...` is the most that reports of the queue show. `format_names` are the kinds of names that "
+    "messages were sent by: `direct_address`, `direct_name`, `http`, `public`, `private`, `machine`, `connector`, "
+    "`multicast`, `distribution_list`, `list` (several queues in one name).",
+    "Local reads, and messages that stay on one machine, are never seen. What a tap of a folder did not see while it "
+    "ran is not known either (view not_known). Names of the direct kind are told apart by whether they have an "
+    "address, since tables do not keep the protocol. The provider of a signature is not decoded.",
     f"""
         WITH events AS (
           SELECT *, coalesce({_SUFFIX.format("target_queue")}, {_SUFFIX.format("place")}) AS suffix
@@ -333,7 +333,8 @@ ESTATE_QUEUES: Final = View(
           encryption_algorithms, format_names, multicast_messages, list_messages, http_messages, subqueues, comqc,
           frameworks, body_formats, bodies_known, binary_bodies, message_types, traced, acknowledgement_messages,
           largest_depth_messages, largest_depth_bytes, undecoded_messages, first_seen_at, last_seen_at
-        FROM of_messages CROSS JOIN captured LEFT JOIN of_rates USING (queue) LEFT JOIN of_lists USING (queue)
+        FROM of_messages LEFT JOIN captured USING (queue) LEFT JOIN of_rates USING (queue)
+          LEFT JOIN of_lists USING (queue)
         ORDER BY messages DESC NULLS LAST, queue
         """,
     (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS_SEEN, READS, QUEUE_REPORTS),

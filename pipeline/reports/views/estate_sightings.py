@@ -7,6 +7,7 @@ from typing import Final
 from pipeline.silver.canonical_queues import with_canonical_queues
 
 _MINUTE_US: Final = 60_000_000
+_DATED_FOLDERS: Final = 4  # parts of a path: year, month, day, hour
 _HOPS: Final = """SELECT packet_key, sender_address AS hop_sender, receiver_address AS hop_receiver,
             receiver_queue_manager AS hop_receiver_guid, length_bytes AS sent_bytes
           FROM silver.sendings"""
@@ -69,23 +70,59 @@ def _minute(time: str) -> str:
     return f"CAST(floor(unix_micros({time}) / {_MINUTE_US}) AS bigint)"
 
 
-def captured_sql(where: str) -> str:
-    """Return a subquery: each stretch of time in which captures ran without a gap, in whole minutes of UTC.
+def _source() -> str:
+    """Return the SQL of where a capture is from: its folder; folders of days and hours are one, as in alerts."""
+    folder = "regexp_replace(replace(coalesce(path, ''), chr(92), '/'), '/[^/]*$', '/')"
+    for _ in range(_DATED_FOLDERS):
+        folder = f"regexp_replace({folder}, '/([A-Za-z_]+=)?[0-9][0-9_-]*/', '/*/')"
+    return folder
 
-    It is the minutes since 1970 from ``first_minute`` up to ``end_minute``, which is no part of it, within the hours
-    asked for and until now. ``where`` is a condition on captures.
+
+def _captures(where: str) -> str:
+    """Return a query of the captures within the hours asked for and until now, in minutes since 1970."""
+    return f"""SELECT {_source()} AS source, {_minute("greatest(first_packet_at, setting.since)")} AS first_minute,
+              {_minute("least(last_packet_at, now)")} + 1 AS end_minute
+            FROM bronze.capture_files CROSS JOIN setting.now
+            WHERE packets > 0 AND first_packet_at <= now
+              AND (setting.since IS NULL OR last_packet_at >= setting.since) AND {where}"""
+
+
+def _stretches(spans: str, of: str) -> str:
+    """Return a subquery: the stretches without a gap of all spans that have one value of the column ``of``.
+
+    Spans and stretches are from ``first_minute`` up to ``end_minute``, which is no part of them.
     """
-    return f"""(SELECT min(first_minute) AS first_minute, max(end_minute) AS end_minute FROM (
-            SELECT *, sum(begins) OVER (ORDER BY first_minute, end_minute ROWS UNBOUNDED PRECEDING) AS stretch FROM (
+    order = f"PARTITION BY {of} ORDER BY first_minute, end_minute"
+    return f"""(SELECT {of}, min(first_minute) AS first_minute, max(end_minute) AS end_minute FROM (
+            SELECT *, sum(begins) OVER ({order} ROWS UNBOUNDED PRECEDING) AS stretch FROM (
               SELECT *, CASE WHEN first_minute <= max(end_minute) OVER (
-                ORDER BY first_minute, end_minute ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-              ) THEN 0 ELSE 1 END AS begins
-              FROM (
-                SELECT {_minute("greatest(first_packet_at, setting.since)")} AS first_minute,
-                  {_minute("least(last_packet_at, now)")} + 1 AS end_minute
-                FROM bronze.capture_files CROSS JOIN setting.now
-                WHERE packets > 0 AND first_packet_at <= now
-                  AND (setting.since IS NULL OR last_packet_at >= setting.since) AND {where}
-              ) AS captures
+                {order} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+              ) THEN 0 ELSE 1 END AS begins FROM ({spans}) AS spans
             ) AS ordered
-          ) AS numbered GROUP BY stretch)"""
+          ) AS numbered GROUP BY {of}, stretch)"""
+
+
+def captured_sql(where: str) -> str:
+    """Return a subquery: each stretch of time in which any capture ran, in minutes of UTC since 1970.
+
+    It is from ``first_minute`` up to ``end_minute``, which is no part of it, within the hours asked for and until now.
+    ``where`` is a condition on captures.
+    """
+    return _stretches(f"SELECT 1 AS every, first_minute, end_minute FROM ({_captures(where)}) AS captures", "every")
+
+
+_SEEN_BY: Final = by_queue(
+    f"""(
+            SELECT DISTINCT destination_queue AS found_in, source
+            FROM (SELECT packet_key, destination_queue FROM silver.messages WHERE packet_key IS NOT NULL) AS sent
+              JOIN (SELECT packet_key, capture_id FROM silver.sendings) AS hops USING (packet_key)
+              JOIN (SELECT capture_id, {_source()} AS source FROM bronze.capture_files) AS sources USING (capture_id)
+          )""",
+    "source",
+)
+QUEUE_STRETCHES_SQL: Final = _stretches(
+    f"SELECT DISTINCT queue, first_minute, end_minute FROM {_SEEN_BY} AS seen_by "
+    f"JOIN {_stretches(_captures('TRUE'), 'source')} AS captured USING (source)",
+    "queue",
+)
+"""A subquery: the same of each ``queue``, of captures in folders that any capture of a message sent to it is in."""

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.queues.history import STATE_LOCAL
-from pipeline.reports.views.estate_sightings import READS_SQL, SIGHTINGS_SQL, by_queue, captured_sql
+from pipeline.reports.views.estate_sightings import (
+    QUEUE_STRETCHES_SQL,
+    READS_SQL,
+    SIGHTINGS_SQL,
+    by_queue,
+    captured_sql,
+)
 from pipeline.reports.views.evidence import (
     CALLS,
     MACHINE_REPORTS,
@@ -227,6 +233,25 @@ ESTATE_TRAFFIC_VIEWS: Final = (
         ORDER BY first_at
         """,
         (), ("first_at", "until_at"), all_of(PACKETS), ScopeColumns("first_packet_at", "last_packet_at"),
+    ),
+    View(
+        "estate_queue_coverage", 28,
+        "a stretch of time in which captures ran without a gap that could show a queue",
+        "From `first_at` until `until_at`, whole minutes of UTC. Those captures could show a queue that are in a "
+        "folder in which any capture of a message sent to it is; folders of days and hours are one. In these minutes "
+        "no row of estate_hours means that nothing was sent to the queue.",
+        "Queues of which no message was captured on TCP 1801 have no row.",
+        f"""
+        SELECT * FROM (
+          SELECT queue, timestamp_micros(first_minute * 60000000) AS first_at,
+            timestamp_micros(end_minute * 60000000) AS until_at, end_minute - first_minute AS minutes
+          FROM {QUEUE_STRETCHES_SQL} AS stretches
+        ) AS times
+        WHERE setting.scope
+        ORDER BY queue, first_at
+        """,
+        (), ("first_at", "until_at"), all_of(SESSIONS_SEEN),
+        ScopeColumns("first_at", "until_at - INTERVAL 1 MICROSECOND", (), ("queue",)),
     ),
 )  # fmt: skip
 """The views of the estate by flows and time."""

@@ -8,6 +8,8 @@ import pytest
 from engines import without_spark
 from jobs import run_all
 from pipeline.lake.lake import Lake
+from pipeline.reports.targets.target_file import bundled_targets
+from pipeline.reports.targets.verdicts import judge_queues
 from pipeline.reports.views.catalog import LakeViews
 
 VIEWS = (
@@ -83,9 +85,27 @@ NAMED = {
 }  # fmt: skip
 
 
-def test_the_views_name_nothing_and_count_the_same(lakes):
-    plain, redacted = lakes
-    answers = {name: (plain.answer(name), redacted.answer(name)) for name in VIEWS}
+@pytest.fixture(scope="module")
+def answers(lakes):
+    """The rows of each view over both lakes."""
+    return {name: tuple(views.answer(name) for views in lakes) for name in VIEWS}
+
+
+def test_the_verdicts_are_the_same(answers):
+    plain, redacted = (
+        judge_queues(rows.to_pylist(), bundled_targets(), "30 days") for rows in answers["estate_queues"]
+    )
+    told = [
+        Counter(
+            (queue.target, each.property, each.verdict, each.evidence) for queue in side for each in queue.properties
+        )
+        for side in (plain, redacted)
+    ]
+    assert told[0] == told[1]
+    assert len({verdict for _, _, verdict, _ in told[0]}) > 3
+
+
+def test_the_views_name_nothing_and_count_the_same(answers):
     names = {part for name, columns in NAMED.items() for part in names_in(answers[name][0].to_pylist(), columns)}
     named = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, names))})(?!\w)")
     assert len(names) > 20

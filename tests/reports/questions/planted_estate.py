@@ -7,6 +7,9 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
 from reports.questions.in_memory_lake import rows
 from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES
@@ -14,6 +17,7 @@ from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.sessions import SENDINGS
+from schemas.table import Table
 
 MINUTES = 2_000
 CAPTURED = ((0, 700), (700.5, 1_000), (1_500, 1_999.9))  # from when to when captures ran, minutes
@@ -118,7 +122,7 @@ def tables_of(planted: list[Sent]):
                     "destination_queue_manager": MACHINES[int(sent.queue[4])].guid,
                 })  # fmt: skip
                 sendings.append({
-                    "packet_key": packet, "sent_at": at, "sender_address": sender.address,
+                    "packet_key": packet, "capture_id": "0", "sent_at": at, "sender_address": sender.address,
                     "receiver_address": receiver.address, "receiver_queue_manager": receiver.guid,
                     "length_bytes": size_of(sent, hop),
                 })  # fmt: skip
@@ -262,3 +266,34 @@ def use_of(sent: list[Sent]) -> dict[str, Any]:
         "lookups": sum(not takes for _, _, takes, _ in reads),
         "largest_packet_bytes": max(size_of(each, len(each.hops) - 1) for each in sent if each.hops),
     }
+
+
+def _columns(table: Table, columns: dict[str, Any]) -> pa.Table:
+    """Return a table with some columns; all others are null."""
+    count = len(next(iter(columns.values())))
+    schema = table.schema()
+    made = [pa.array(columns[f.name], f.type) if f.name in columns else pa.nulls(count, f.type) for f in schema]
+    return pa.Table.from_arrays(made, schema=schema)
+
+
+def large_tables(machines: int, queues: int, messages: int) -> dict[Table, pa.Table]:
+    """Return the tables of an estate in which each message is sent once, over 30 days."""
+    chance = np.random.default_rng(3)
+    sources, targets = chance.integers(0, machines, messages), chance.permutation(np.arange(messages) % queues)
+    guids = np.array([f"5f0c2b1a-9d3e-4c77-8a10-{each:012x}" for each in range(machines)])
+    addresses = np.array([f"10.1.{each // 250}.{each % 250 + 1}" for each in range(machines)])
+    names = np.array([f"host{each % machines}\\private$\\q{each}" for each in range(queues)])
+    sent_at = chance.integers(0, 30 * 86_400 * 10**6, messages)
+    keys = [f"{each:032x}" for each in range(messages)]
+    said = {"message_key": keys, "sighting_key": keys, "packet_key": keys, "seen_at": sent_at,
+            "source_queue_manager": guids[sources], "destination_queue": names[targets],
+            "body_bytes": chance.integers(0, 10**6, messages), "priority": chance.integers(0, 8, messages),
+            "body_root": [f"Type{each % 50}" for each in range(messages)],
+            "body_format": ["xml"] * messages}  # fmt: skip
+    packets = {"packet_key": keys, "capture_id": ["c"] * messages, "sent_at": sent_at,
+               "sender_address": addresses[sources],
+               "receiver_address": addresses[targets % machines], "length_bytes": [900] * messages}  # fmt: skip
+    hosts = {"queue_manager_id": guids, "address": addresses, "host_name": [f"host{each}" for each in range(machines)]}
+    captures = {"capture_id": ["c"], "packets": [9], "first_packet_at": [0], "last_packet_at": [30 * 86_400 * 10**6]}
+    made = {MESSAGES: said, SENDINGS: packets, HOSTS: hosts, CAPTURE_FILES: captures}
+    return {table: _columns(table, columns) for table, columns in made.items()}

@@ -270,7 +270,9 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.parametrize("name", VIEWS_BY_NAME)
 def test_every_view_has_one_answer_in_both_engines(answer, name):
-    elsewhere = name == "estate_hours" or VIEWS_BY_NAME[name].question_number in {8, 9, 10, 12, 13, 24, 26, 27}
+    numbers = {8, 9, 10, 12, 13, 24, 26, 27}
+    sessions = {"estate_hours", "estate_coverage", "estate_queue_coverage"}
+    elsewhere = name in sessions or VIEWS_BY_NAME[name].question_number in numbers
     assert answer(name, "*") or elsewhere
 
 
