@@ -86,7 +86,7 @@ def test_it_writes_one_page_and_a_file_for_each_view(report, root):
     assert {row["target"] for row in verdicts} == {target.name for target in bundled_targets()}
     assert {row["queue"] for row in verdicts} == {row["queue"] for row in queues}
     sent = {row["queue"]: int(row["sendings"]) for row in queues if row["sendings"]}
-    assert {queue: sum(counts) for queue, counts in data["heat_maps"].items()} == {
+    assert {queue: sum(heat["counts"]) for queue, heat in data["heat_maps"].items()} == {
         queue: count for queue, count in sent.items() if count
     }
 
@@ -102,8 +102,8 @@ def test_other_files_of_the_folder_stay_and_a_report_is_written_over(report, tmp
 def test_hours_are_those_of_the_time_zone(report):
     def busy(*arguments):
         data = data_of(report(*arguments)[1])
-        return data["time_zone"], {place for counts in data["heat_maps"].values()
-                                   for place, count in enumerate(counts) if count}  # fmt: skip
+        return data["time_zone"], {place for heat in data["heat_maps"].values()
+                                   for place, count in enumerate(heat["counts"]) if count}  # fmt: skip
 
     assert busy() == ("UTC", {5 * 24 + 12})  # Saturday, 2026-11-21 12:00
     assert busy("--time-zone", "Asia/Kathmandu") == ("Asia/Kathmandu", {5 * 24 + 17})

@@ -12,7 +12,7 @@ import pytest
 
 from dashboards.estates import NOON, estate, flow, growth, judged, machine, queue, report
 from pipeline.dashboards.estate import page as page_module
-from pipeline.dashboards.estate.heat_map import captured_seconds, heat_maps, hour_of_week
+from pipeline.dashboards.estate.heat_map import captured_seconds, captured_weeks, heat_maps, hour_of_week
 from pipeline.dashboards.estate.overview import format_bytes, overview
 from pipeline.dashboards.estate.page import MAX_PAGE_BYTES, render_report
 from pipeline.dashboards.estate.report import read_report
@@ -85,6 +85,27 @@ def test_seconds_that_were_captured_are_counted_once_and_cut_at_both_ends():
     assert {place: each for place, each in enumerate(seconds) if each} == {0: 600, 1: 3600, 2: 300}
 
 
+def test_each_queue_has_the_time_that_could_show_it():
+    monday = datetime(2024, 4, 29, tzinfo=UTC)
+    stretches = [("a", 0, 1), ("a", 3, 4), ("b", 1, 2), ("c", 0, 1), ("c", 3, 4)]
+    coverage = pa.table({
+        "queue": [name for name, _, _ in stretches],
+        "first_at": pa.array([monday + first * HOUR for _, first, _ in stretches], TIME),
+        "until_at": pa.array([monday + until * HOUR for _, _, until in stretches], TIME),
+    })  # fmt: skip
+    weeks = captured_weeks(coverage, UTC)
+    assert {name: {place for place, each in enumerate(week) if each} for name, week in weeks.items()} == {
+        "a": {0, 3}, "b": {1}, "c": {0, 3},
+    }  # fmt: skip
+    sent = [{"queue": name, "start_at": monday, "sendings": 1} for name in "abcd"]
+    covered = coverage.to_pylist()
+    data = data_of(render_report(report(estate_queues=[queue(name) for name in "abcd"], estate_hours=sent,
+                                        estate_queue_coverage=[{**row, "minutes": 60} for row in covered])))  # fmt: skip
+    shown = {name: data["captured_weeks"][heat["week"]] for name, heat in data["heat_maps"].items()}
+    assert shown == {name: [*weeks.get(name, [0.0] * 168)] for name in "abcd"}
+    assert len(data["captured_weeks"]) == 3
+
+
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu"])
 def test_a_planted_estate_comes_out_exactly(zone):
     messages = plant(5, queues=12, messages=600)
@@ -100,13 +121,13 @@ def test_a_planted_estate_comes_out_exactly(zone):
         for at in message.hops[-1][2] if message.hops else ():
             local = (epoch + timedelta(minutes=at)).astimezone(clocks)
             sent[message.queue, local.strftime("%a %H")] += 1
-    shown = {(name, f"{DAYS[place // 24]} {place % 24:02}"): count for name, counts in page["heat_maps"].items()
-             for place, count in enumerate(counts) if count}  # fmt: skip
+    shown = {(name, f"{DAYS[place // 24]} {place % 24:02}"): count for name, heat in page["heat_maps"].items()
+             for place, count in enumerate(heat["counts"]) if count}  # fmt: skip
     assert shown == sent
     minutes = [epoch + timedelta(minutes=at) for at in captured_minutes()]
     captured = Counter(at.astimezone(clocks).strftime("%a %H") for at in minutes)
     assert {f"{DAYS[place // 24]} {place % 24:02}": seconds / 60
-            for place, seconds in enumerate(page["captured_of_week_s"]) if seconds} == captured  # fmt: skip
+            for place, seconds in enumerate(page["captured_weeks"][0]) if seconds} == captured  # fmt: skip
     tiles = {each["label"]: each["value"] for each in page["overview"]["tiles"]}
     a_day = round(sum(sent.values()) / len(minutes) * 1440)
     assert tiles["Messages sent a day"] == f"{a_day:,}".replace(",", "\u202f")

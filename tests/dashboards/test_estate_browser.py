@@ -48,7 +48,8 @@ def hostile():
                        for number, name in enumerate(names, 1)],
         estate_flows=[flow(name, names[0], name, 1000 * number) for number, name in enumerate(names, 1)],
         estate_hours=[{"queue": name, "start_at": NOON, "sendings": 3} for name in names],
-        estate_coverage=[{"first_at": NOON, "until_at": NOON + timedelta(hours=1), "minutes": 60}],
+        estate_queue_coverage=[{"queue": name, "first_at": NOON, "until_at": NOON + timedelta(hours=1), "minutes": 60}
+                               for name in names],
         estate_machines=[machine(name, addresses=[name], versions=[name]) for name in names],
         verdicts=[judged(name, target, (name, Fit.DOES_NOT_FIT, name)) for name in names],
     )  # fmt: skip

@@ -11,9 +11,18 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from pipeline.dashboards.dashboard_data import encode_table, json_for_script
-from pipeline.dashboards.estate.heat_map import captured_seconds, heat_maps
+from pipeline.dashboards.estate.heat_map import HOURS_OF_WEEK, captured_weeks, heat_maps
 from pipeline.dashboards.estate.overview import captured_minutes, format_hours, overview
-from pipeline.dashboards.estate.report import COVERAGE, FLOWS, GROWTH_VIEWS, HOURS, MACHINES, QUEUES, EstateReport
+from pipeline.dashboards.estate.report import (
+    COVERAGE,
+    FLOWS,
+    GROWTH_VIEWS,
+    HOURS,
+    MACHINES,
+    QUEUE_COVERAGE,
+    QUEUES,
+    EstateReport,
+)
 from pipeline.dashboards.html_page import join_scripts, read_static, render_document
 from pipeline.dashboards.terms import page_terms
 from pipeline.reports.targets.verdicts import Fit
@@ -24,6 +33,7 @@ from udfs.times import datetime_to_us
 MAX_PAGE_BYTES: Final = 5_000_000
 _MOST_EXPLAINED: Final = 2_000  # queues whose verdicts are explained, fewer where the page would be too large
 _QUEUES_PER_EXPLAINED: Final = 4  # rows of other tables for each of these
+_NOT_CAPTURED: Final = (0.0,) * HOURS_OF_WEEK
 _FLOW_ENDS: Final = ("sender", "receiver", "way")
 _FLOW_AMOUNTS: Final = {"messages": "sum", "sendings": "sum", "bytes": "sum", "first_at": "min", "last_at": "max"}
 _SITE_SCRIPTS: Final = ("data.js", "dom.js", "terms.js", "rows.js")
@@ -65,8 +75,6 @@ def _page_data(report: EstateReport, explained: int) -> dict[str, Any]:
     queues = shown[QUEUES]["queue"].to_pylist()
     data = {name: _dataset(rows, report.views[name].num_rows) for name, rows in shown.items()}
     data |= {name: _dataset(rows, rows.num_rows) for name, rows in _verdict_tables(report, queues, explained).items()}
-    maps = heat_maps(report.views[HOURS], report.time_zone)
-    stretches = [(row["first_at"], row["until_at"]) for row in report.views[COVERAGE].to_pylist()]
     return {
         "lake": report.lake_name,
         "lake_options": report.lake_options,
@@ -75,19 +83,31 @@ def _page_data(report: EstateReport, explained: int) -> dict[str, Any]:
         "asked": report.time_asked,
         "published_at": _us(report.published_at),
         "time_zone": str(report.time_zone),
-        "captured_from": _us(min((first for first, _ in stretches), default=None)),
+        "captured_from": _us(pc.min(report.views[COVERAGE]["first_at"]).as_py()),
         "captured": format_hours(captured_minutes(report)),
-        "captured_of_week_s": captured_seconds(stretches, report.time_zone),
-        "heat_maps": {_cut(queue): counts for queue, counts in maps.items() if queue in queues},
+        **_heat_map_data(report, set(queues)),
         "targets": [target.name for target in report.targets],
         "verdicts": [str(each) for each in Fit],
         "overview": overview(report),
-        "views": [_view_texts(report, name) for name in report.views if name not in (HOURS, COVERAGE)],
+        "views": [_view_texts(report, name) for name in report.views if name not in (HOURS, COVERAGE, QUEUE_COVERAGE)],
         "terms": page_terms(),
         "machine_names": {},
         "column_comments": {},
         "data": data,
     }
+
+
+def _heat_map_data(report: EstateReport, queues: set[str]) -> dict[str, Any]:
+    """Return sendings by hour of the week of each queue, and the place of what was captured in ``captured_weeks``."""
+    maps = heat_maps(report.views[HOURS], report.time_zone)
+    weeks = captured_weeks(report.views[QUEUE_COVERAGE], report.time_zone)
+    places: dict[tuple[float, ...], int] = {}
+    of_queues = {
+        _cut(queue): {"counts": counts, "week": places.setdefault(weeks.get(queue, _NOT_CAPTURED), len(places))}
+        for queue, counts in maps.items()
+        if queue in queues
+    }
+    return {"heat_maps": of_queues, "captured_weeks": [*places]}
 
 
 def _us(at: Any) -> int | None:  # noqa: ANN401

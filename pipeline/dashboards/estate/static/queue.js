@@ -61,11 +61,11 @@ function showQueue(queue) {
   const dialog = document.getElementById("row");
   if (!queue) { if (dialog.open) dialog.close(); return; }
   const close = () => go(link(STATE.section, { ...STATE.params, row: null }));
-  const rows = DATA.estate_queues.rows, row = (QUEUE_ROWS.get(queue) ?? [])[0], counts = Object.hasOwn(SITE.heat_maps, queue) ? SITE.heat_maps[queue] : null;
+  const rows = DATA.estate_queues.rows, row = (QUEUE_ROWS.get(queue) ?? [])[0], heat = Object.hasOwn(SITE.heat_maps, queue) ? SITE.heat_maps[queue] : null;
   const body = row === undefined ? h("p", { class: "note" }, "This queue is not on this page: ", untrusted(queue)) : [
     FACTS.slice(0, 2).map((group) => factsList(rows, row, group)),
     h("h3", {}, `Sendings by weekday and hour, ${SITE.time_zone}`),
-    counts ? [heatMap(counts, SITE.captured_of_week_s), h("p", { class: "caption" }, "An hour that is filled grey was not captured: nothing is known of it.")] : h("p", { class: "note" }, "No sending was captured on TCP 1801."),
+    heat ? [heatMap(heat.counts, SITE.captured_weeks[heat.week]), h("p", { class: "caption" }, "An hour that is filled grey was not captured by what shows this queue: nothing is known of it.")] : h("p", { class: "note" }, "No sending was captured on TCP 1801."),
     FACTS.slice(2).map((group) => factsList(rows, row, group)),
     h("h3", {}, "Growth"), growthOf(queue),
     h("h3", {}, "What a move needs"), verdictsOf(queue),

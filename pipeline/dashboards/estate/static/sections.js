@@ -59,7 +59,7 @@ function queuesSection(state) {
     leftOut("estate_queues"),
     h("p", { class: "lead" }, "A row opens all that is known of the queue: who uses it, sizes, hours of the week, and what a move of it needs."),
     rowsTable("estate_queues", [{ name: "queue", show: (row) => queueButton(rows.at(row, "queue")) }, listColumn(rows, "senders", "sender_count"), listColumn(rows, "readers", "reader_count", "remote readers"), "messages",
-      { name: "per_day", label: "sendings a day", kind: "number", value: (row) => { const mean = rows.at(row, "mean_per_minute"); return mean === null ? null : Math.round(mean * 1440); } },
+      { name: "per_day", label: "sendings a day", title: "a dash: less than a day was captured", kind: "number", value: (row) => { return rows.at(row, "captured_minutes") < 1440 ? null : Math.round(rows.at(row, "mean_per_minute") * 1440); } },
       { name: "peak_per_minute", label: "peak minute" }, { name: "body_p50_bytes", label: "body p50" }, { name: "body_p99_bytes", label: "body p99" }, { name: "largest_body_bytes", label: "largest body" },
       { name: "transactional", kind: "number", value: (row) => { const of = rows.at(row, "headers_known"); return of ? rows.at(row, "transactional") / of : null; }, show: (row) => shareText(rows.at(row, "transactional") ?? 0, rows.at(row, "headers_known")) }, minuteColumn(rows, "last_seen_at")], state, { by: "messages", down: true, open: rowsOf("estate_queues") }),
   ];
