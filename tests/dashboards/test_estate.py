@@ -98,9 +98,10 @@ def test_each_queue_has_the_time_that_could_show_it():
         "a": {0, 3}, "b": {1}, "c": {0, 3},
     }  # fmt: skip
     sent = [{"queue": name, "start_at": monday, "sendings": 1} for name in "abcd"]
-    covered = coverage.to_pylist()
-    data = data_of(render_report(report(estate_queues=[queue(name) for name in "abcd"], estate_hours=sent,
-                                        estate_queue_coverage=[{**row, "minutes": 60} for row in covered])))  # fmt: skip
+    covered = [{**row, "minutes": 60} for row in coverage.to_pylist()]
+    queues = [queue(name) for name in "abcd"]
+    made = report(estate_queues=queues, estate_hours=sent, estate_queue_coverage=covered)
+    data = data_of(render_report(made))
     shown = {name: data["captured_weeks"][heat["week"]] for name, heat in data["heat_maps"].items()}
     assert shown == {name: [*weeks.get(name, [0.0] * 168)] for name in "abcd"}
     assert len(data["captured_weeks"]) == 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import cache
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -42,7 +42,7 @@ def captured_weeks(coverage: pa.Table, zone: tzinfo) -> dict[str, tuple[float, .
     stretches = defaultdict[str, list[tuple[datetime, datetime]]](list)
     for row in coverage.to_pylist():
         stretches[row["queue"]].append((row["first_at"], row["until_at"]))
-    week_of = cache(lambda some: tuple(captured_seconds(some, zone)))  # queues that one tap shows share it
+    week_of = lru_cache(None)(lambda some: tuple(captured_seconds(some, zone)))  # queues that one tap shows share it
     return {queue: week_of(tuple(some)) for queue, some in stretches.items()}
 
 
