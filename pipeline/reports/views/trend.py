@@ -44,8 +44,8 @@ def with_trends(rows: str, reports: str, keys: tuple[str, ...], condition: str =
     same = " AND ".join(f"rows.{key} IS NOT DISTINCT FROM trends.{key}" for key in keys)
 
     def days_until_full(slope: str) -> str:
-        return f"""CASE WHEN trend = 'rising' THEN CASE WHEN level >= trend_quota_bytes THEN 0e0
-            ELSE greatest(0e0, (trend_quota_bytes - level) / {slope} - days_ago) END END"""
+        left = f"(trend_quota_bytes - level) / {slope}"
+        return f"CASE WHEN trend = 'rising' THEN greatest(0e0, {left} - days_ago) END"
 
     return f"""(
           SELECT *, {days_until_full("trend_bytes_per_day")} AS trend_days_until_full,
