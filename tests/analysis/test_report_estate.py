@@ -10,6 +10,7 @@ import re
 import pyarrow as pa
 import pytest
 
+from dashboards import estates
 from engines import without_spark
 from jobs import run_all
 from jobs.analysis import report_estate
@@ -174,6 +175,15 @@ def test_a_spreadsheet_computes_no_text():
         "'=1+1", "'+1", "'-1", "'@x", "'\t=1", "' =1", "'\r\n=1", "a=1", "x\n=1", "", "", "1-2",
     ]  # fmt: skip
     assert {(row["number"], row["list"]) for row in found} == {("-1", '["=1"]')}
+
+
+def test_no_file_has_a_formula(report, monkeypatch):
+    made = estates.report(estate_queues=[estates.queue("=1+1")], estate_flows=[estates.flow("+a", "@b", "-c", 1000)])
+    monkeypatch.setattr(report_estate, "read_report", lambda *_, **__: made)
+    _, out, _, _ = report()
+    assert rows_of(out, "estate_queues.csv")[0]["queue"] == "'=1+1"
+    (flow,) = rows_of(out, "estate_flows.csv")
+    assert (flow["sender"], flow["receiver"], flow["queue"], flow["bytes"]) == ("'+a", "'@b", "'-c", "1000")
 
 
 def names_in(folder):

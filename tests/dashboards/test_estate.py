@@ -226,6 +226,12 @@ def test_the_page_is_bounded_and_says_what_it_leaves_out(monkeypatch):
     assert 0 < len(explained) <= len(shown) / 4 + 1
 
 
+def test_growth_is_of_the_newest_day_that_has_a_trend():
+    rows = [growth("journal_growth", day=NOON, trend_days=None), growth("journal_growth", day=NOON - 24 * HOUR)]
+    found = data_of(render_report(report(journal_growth=rows)))["data"]["journal_growth"]
+    assert (found["count"], found["total"], found["columns"]["trend_days"]["values"]) == (1, 1, [20])
+
+
 def test_no_title_of_a_property_has_a_comma():
     """The page has them in one text."""
     assert [each.title for each in REQUIREMENTS if "," in each.title] == []

@@ -38,6 +38,8 @@ _FLOW_ENDS: Final = ("sender", "receiver", "way")
 _FLOW_AMOUNTS: Final = {"messages": "sum", "sendings": "sum", "bytes": "sum", "first_at": "min", "last_at": "max"}
 _SITE_SCRIPTS: Final = ("data.js", "dom.js", "terms.js", "rows.js")
 _SCRIPTS: Final = ("heat_map.js", "flows.js", "facts.js", "queue.js", "sections.js", "main.js")
+_VERDICT_COLUMNS: Final = ("queue", "target", "verdict", "refuses", "fits", "not_seen", "unknown")
+_IN_THE_WAY_COLUMNS: Final = ("queue", "target", "property", "verdict", "evidence", "change", "source", "as_of")
 _IN_THE_WAY: Final = (Fit.DOES_NOT_FIT, Fit.CHANGE)
 
 
@@ -66,14 +68,15 @@ def _read_own(name: str) -> str:
 def _page_data(report: EstateReport, explained: int) -> dict[str, Any]:
     """Return the data of the page as JSON values; of at most ``explained`` queues it says what is in the way."""
     most = explained * _QUEUES_PER_EXPLAINED
+    growing = {name: report.views[name].filter(pc.field("trend_days").is_valid()) for name in GROWTH_VIEWS}
+    every = {**report.views, **growing}
     shown = {
-        QUEUES: _largest(report.views[QUEUES], "messages", most),
-        FLOWS: _join_small_flows(report.views[FLOWS], most),
-        MACHINES: report.views[MACHINES].slice(0, most),
-        **{name: report.views[name].slice(0, most) for name in GROWTH_VIEWS},
+        QUEUES: _largest(every[QUEUES], "messages", most),
+        FLOWS: _join_small_flows(every[FLOWS], most),
+        **{name: every[name].slice(0, most) for name in (MACHINES, *GROWTH_VIEWS)},
     }
     queues = shown[QUEUES]["queue"].to_pylist()
-    data = {name: _dataset(rows, report.views[name].num_rows) for name, rows in shown.items()}
+    data = {name: _dataset(rows, every[name].num_rows) for name, rows in shown.items()}
     data |= {name: _dataset(rows, rows.num_rows) for name, rows in _verdict_tables(report, queues, explained).items()}
     return {
         "lake": report.lake_name,
@@ -91,7 +94,7 @@ def _page_data(report: EstateReport, explained: int) -> dict[str, Any]:
         "overview": overview(report),
         "views": [_view_texts(report, name) for name in report.views if name not in (HOURS, COVERAGE, QUEUE_COVERAGE)],
         "terms": page_terms(),
-        "machine_names": {},
+        "machine_names": {},  # views name machines
         "column_comments": {},
         "data": data,
     }
@@ -188,10 +191,6 @@ def _verdict_tables(report: EstateReport, queues: Sequence[str], explained: int)
         if one.verdict in _IN_THE_WAY
     ]
     return {"verdicts": _texts(of_queues, _VERDICT_COLUMNS), "in_the_way": _texts(in_the_way, _IN_THE_WAY_COLUMNS)}
-
-
-_VERDICT_COLUMNS: Final = ("queue", "target", "verdict", "refuses", "fits", "not_seen", "unknown")
-_IN_THE_WAY_COLUMNS: Final = ("queue", "target", "property", "verdict", "evidence", "change", "source", "as_of")
 
 
 def _titles(judged: Any, verdict: Fit) -> str:  # noqa: ANN401

@@ -48,7 +48,7 @@ function verdictsOf(queue) {
 function growthOf(queue) {
   const found = [["messages", "depth_growth", DEPTH_ROWS], ["journal", "journal_growth", JOURNAL_ROWS]].flatMap(([what, name, places]) => {
     const rows = DATA[name].rows, columns = growthColumns(rows, [], "last_bytes");
-    return (places.get(queue) ?? []).filter((row) => rows.at(row, "trend_days") !== null).map((row) => [what, columns, row]);
+    return (places.get(queue) ?? []).map((row) => [what, columns, row]);
   });
   if (!found.length) return h("p", { class: "note" }, "No queue manager reported it.");
   const labels = ["of its", ...found[0][1].map((column) => column.label)];

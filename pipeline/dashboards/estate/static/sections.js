@@ -128,8 +128,7 @@ function capacitySection(state) {
   return [
     h("p", { class: "lead" }, "Growth of the largest size of each day, as reports of queue managers show it, and when a quota is full if it goes on like this. Days without reports are left out, not counted as 0. At least 7 days with reports are needed."),
     GROWTH.map(([name, title, names, level]) => {
-      const rows = DATA[name].rows, indexes = filterRows(name, rows, state).filter((row) => rows.at(row, "trend_days") !== null);
-      return [h("h3", {}, title), leftOut(name), rowsTable(name, growthColumns(rows, names, level), state, { indexes, by: "trend_days_until_full", open: nothing, empty: "Nothing was reported of them." })];
+      return [h("h3", {}, title), leftOut(name), rowsTable(name, growthColumns(DATA[name].rows, names, level), state, { by: "trend_days_until_full", open: nothing, empty: "Nothing was reported of them." })];
     }),
   ];
 }
