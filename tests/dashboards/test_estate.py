@@ -169,7 +169,7 @@ def test_the_overview_says_what_an_owner_asks():
     tiles = {each["label"]: (each["value"], each["detail"]) for each in found["tiles"]}
     assert tiles == {
         "Queues": ("2", "1\u202f100 messages seen"),
-        "Machines": ("3", "2 send, 1 hold queues"),
+        "Machines": ("3", "2 senders, 1 with queues"),
         "Messages sent a day": ("522", "mean of 2.0 days that were captured"),  # 1,045 sendings
         "Bytes sent a day": ("537.1 KiB", "mean of 2.0 days that were captured"),
     }
