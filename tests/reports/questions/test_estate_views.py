@@ -77,18 +77,6 @@ def together(*parts):
     return tables
 
 
-@pytest.fixture(scope="module")
-def estate():
-    return planted.plant(7, queues=3, messages=120)
-
-
-@pytest.fixture(scope="module")
-def answer(estate, spark):
-    """The answer of both engines, which is one, as rows."""
-    answers = answers_of(LakeViews(InMemoryLake(quick_session(spark), planted.tables_of(estate))))
-    return lambda name: plain(answers(name))
-
-
 def check_queues(found, estate):
     expected = planted.by_queue(estate)
     assert [row["queue"] for row in found] == sorted(expected, key=lambda queue: (-len(expected[queue]), queue))
@@ -101,21 +89,35 @@ def check_queues(found, estate):
 
 
 @pytest.mark.spark
-def test_a_planted_estate_comes_out_exactly_in_both_engines(answer, estate):
-    check_queues(answer("estate_queues"), estate)
-    flows, hours = Counter(), Counter()
+def test_a_planted_estate_comes_out_exactly_in_both_engines(spark):
+    """Flows and machines: in both engines in test_views.py, and of recordings in test_recorded_transfers.py."""
+    estate = planted.plant(7, queues=3, messages=120)
+    answer = answers_of(LakeViews(InMemoryLake(quick_session(spark), planted.tables_of(estate))))
+    check_queues(plain(answer("estate_queues")), estate)
+    hours = Counter((each.queue, int(at) // 15 * 15) for each in estate if each.hops for at in each.hops[-1][2])
+    found = plain(answer("estate_hours"))
+    assert {(row["queue"], row["start_at"]): row["sendings"] for row in found} == hours
+    assert plain(answer("estate_coverage")) == [
+        {"first_at": 0, "until_at": 1001, "minutes": 1001}, {"first_at": 1500, "until_at": 2000, "minutes": 500},
+    ]  # fmt: skip
+    last = [row for row in plain(answer("estate_queue_coverage")) if row["first_at"]]
+    assert {row["queue"]: row["minutes"] for row in last} == dict.fromkeys(planted.by_queue(estate), 500)
+
+
+def test_flows_and_machines_of_a_planted_estate():
+    estate = planted.plant(7)
+    views = LakeViews(InMemoryLake(None, planted.tables_of(estate)))
+    flows = Counter()
     for each in estate:
         for sender, receiver, times in each.hops:
             flows[sender.name, receiver.name, each.queue, "tcp_1801"] += len(times)
         flows.update({(each.queue[:5], reader.name, each.queue, "rpc_read"): 0 for _, reader, _, _ in each.reads})
-        hours.update((each.queue, int(at) // 15 * 15) for at in (each.hops[-1][2] if each.hops else ()))
-    found = answer("estate_flows")
+    found = plain(views.answer("estate_flows"))
     assert {tuple(row[name] for name in ("sender", "receiver", "queue", "way")) for row in found} == set(flows)
     for row in found:
         way = tuple(row[name] for name in ("sender", "receiver", "queue", "way"))
         assert row["sendings"] == (flows[way] or None)
-    assert {(row["queue"], row["start_at"]): row["sendings"] for row in answer("estate_hours")} == hours
-    machines = {row["machine"]: row for row in answer("estate_machines")}
+    machines = {row["machine"]: row for row in plain(views.answer("estate_machines"))}
     assert machines.keys() == {each.name for each in planted.MACHINES}
     for machine in planted.MACHINES:
         row = machines[machine.name]
@@ -131,12 +133,6 @@ def test_a_planted_estate_comes_out_exactly_in_both_engines(answer, estate):
         )  # fmt: skip
     assert "routes" in machines["host5"]["roles"]
     assert [row["machine"] for row in machines.values() if "routes" in row["roles"]] == ["host5"]
-    assert {
-        row["queue"]: row["minutes"] for row in answer("estate_queue_coverage") if row["first_at"]
-    } == dict.fromkeys(planted.by_queue(estate), 500)
-    assert answer("estate_coverage") == [
-        {"first_at": 0, "until_at": 1001, "minutes": 1001}, {"first_at": 1500, "until_at": 2000, "minutes": 500},
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -20,6 +20,7 @@ OF_SESSIONS = {
     "resent_messages",
     "message_hops",
     "estate_hours",
+    "estate_queue_coverage",
 }
 OF_QUEUES = {"outgoing_not_connected", "time_in_state", "depth_over_time", "depth_growth", "stuck_queues"}
 OF_TRANSFER_REPORTS = {
