@@ -10,6 +10,7 @@ import re
 import pyarrow as pa
 import pytest
 
+from dashboards import estates
 from engines import without_spark
 from jobs import run_all
 from jobs.analysis import report_estate
@@ -86,7 +87,7 @@ def test_it_writes_one_page_and_a_file_for_each_view(report, root):
     assert {row["target"] for row in verdicts} == {target.name for target in bundled_targets()}
     assert {row["queue"] for row in verdicts} == {row["queue"] for row in queues}
     sent = {row["queue"]: int(row["sendings"]) for row in queues if row["sendings"]}
-    assert {queue: sum(counts) for queue, counts in data["heat_maps"].items()} == {
+    assert {queue: sum(heat["counts"]) for queue, heat in data["heat_maps"].items()} == {
         queue: count for queue, count in sent.items() if count
     }
 
@@ -102,8 +103,8 @@ def test_other_files_of_the_folder_stay_and_a_report_is_written_over(report, tmp
 def test_hours_are_those_of_the_time_zone(report):
     def busy(*arguments):
         data = data_of(report(*arguments)[1])
-        return data["time_zone"], {place for counts in data["heat_maps"].values()
-                                   for place, count in enumerate(counts) if count}  # fmt: skip
+        return data["time_zone"], {place for heat in data["heat_maps"].values()
+                                   for place, count in enumerate(heat["counts"]) if count}  # fmt: skip
 
     assert busy() == ("UTC", {5 * 24 + 12})  # Saturday, 2026-11-21 12:00
     assert busy("--time-zone", "Asia/Kathmandu") == ("Asia/Kathmandu", {5 * 24 + 17})
@@ -174,6 +175,15 @@ def test_a_spreadsheet_computes_no_text():
         "'=1+1", "'+1", "'-1", "'@x", "'\t=1", "' =1", "'\r\n=1", "a=1", "x\n=1", "", "", "1-2",
     ]  # fmt: skip
     assert {(row["number"], row["list"]) for row in found} == {("-1", '["=1"]')}
+
+
+def test_no_file_has_a_formula(report, monkeypatch):
+    made = estates.report(estate_queues=[estates.queue("=1+1")], estate_flows=[estates.flow("+a", "@b", "-c", 1000)])
+    monkeypatch.setattr(report_estate, "read_report", lambda *_, **__: made)
+    _, out, _, _ = report()
+    assert rows_of(out, "estate_queues.csv")[0]["queue"] == "'=1+1"
+    (flow,) = rows_of(out, "estate_flows.csv")
+    assert (flow["sender"], flow["receiver"], flow["queue"], flow["bytes"]) == ("'+a", "'@b", "'-c", "1000")
 
 
 def names_in(folder):

@@ -120,7 +120,9 @@ def estate(machines, queues=None, seed=1):
         estate_flows=flows, estate_hours=hours,
         estate_machines=[machine(name, roles=["sends", *(("holds_queues",) if name in servers else ())])
                          for name in names],
-        estate_coverage=[{"first_at": FIRST_MINUTE, "until_at": FIRST_MINUTE + timedelta(days=7), "minutes": 10_080}],
+        estate_coverage=[captured := {"first_at": FIRST_MINUTE, "until_at": FIRST_MINUTE + timedelta(days=7),
+                                      "minutes": 10_080}],
+        estate_queue_coverage=[{"queue": name, **captured} for name in queue_names],
         depth_growth=[growth("depth_growth", queue=name, trend_days_until_full=50.0 + number)
                       for number, name in enumerate(queue_names)],
         journal_growth=[growth("journal_growth", queue=queue_names[0], quota_assumed=False, trend_full_high=None)],

@@ -12,11 +12,12 @@ import pytest
 
 from dashboards.estates import NOON, estate, flow, growth, judged, machine, queue, report
 from pipeline.dashboards.estate import page as page_module
-from pipeline.dashboards.estate.heat_map import captured_seconds, heat_maps, hour_of_week
+from pipeline.dashboards.estate.heat_map import captured_seconds, captured_weeks, heat_maps, hour_of_week
 from pipeline.dashboards.estate.overview import format_bytes, overview
 from pipeline.dashboards.estate.page import MAX_PAGE_BYTES, render_report
 from pipeline.dashboards.estate.report import read_report
 from pipeline.dashboards.estate.time_zones import find_time_zone
+from pipeline.reports.targets.requirements import REQUIREMENTS
 from pipeline.reports.targets.target_file import bundled_targets
 from pipeline.reports.targets.verdicts import Fit
 from pipeline.reports.views.catalog import LakeViews
@@ -84,6 +85,28 @@ def test_seconds_that_were_captured_are_counted_once_and_cut_at_both_ends():
     assert {place: each for place, each in enumerate(seconds) if each} == {0: 600, 1: 3600, 2: 300}
 
 
+def test_each_queue_has_the_time_that_could_show_it():
+    monday = datetime(2024, 4, 29, tzinfo=UTC)
+    stretches = [("a", 0, 1), ("a", 3, 4), ("b", 1, 2), ("c", 0, 1), ("c", 3, 4)]
+    coverage = pa.table({
+        "queue": [name for name, _, _ in stretches],
+        "first_at": pa.array([monday + first * HOUR for _, first, _ in stretches], TIME),
+        "until_at": pa.array([monday + until * HOUR for _, _, until in stretches], TIME),
+    })  # fmt: skip
+    weeks = captured_weeks(coverage, UTC)
+    assert {name: {place for place, each in enumerate(week) if each} for name, week in weeks.items()} == {
+        "a": {0, 3}, "b": {1}, "c": {0, 3},
+    }  # fmt: skip
+    sent = [{"queue": name, "start_at": monday, "sendings": 1} for name in "abcd"]
+    covered = [{**row, "minutes": 60} for row in coverage.to_pylist()]
+    queues = [queue(name) for name in "abcd"]
+    made = report(estate_queues=queues, estate_hours=sent, estate_queue_coverage=covered)
+    data = data_of(render_report(made))
+    shown = {name: data["captured_weeks"][heat["week"]] for name, heat in data["heat_maps"].items()}
+    assert shown == {name: [*weeks.get(name, [0.0] * 168)] for name in "abcd"}
+    assert len(data["captured_weeks"]) == 3
+
+
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu"])
 def test_a_planted_estate_comes_out_exactly(zone):
     messages = plant(5, queues=12, messages=600)
@@ -99,13 +122,13 @@ def test_a_planted_estate_comes_out_exactly(zone):
         for at in message.hops[-1][2] if message.hops else ():
             local = (epoch + timedelta(minutes=at)).astimezone(clocks)
             sent[message.queue, local.strftime("%a %H")] += 1
-    shown = {(name, f"{DAYS[place // 24]} {place % 24:02}"): count for name, counts in page["heat_maps"].items()
-             for place, count in enumerate(counts) if count}  # fmt: skip
+    shown = {(name, f"{DAYS[place // 24]} {place % 24:02}"): count for name, heat in page["heat_maps"].items()
+             for place, count in enumerate(heat["counts"]) if count}  # fmt: skip
     assert shown == sent
     minutes = [epoch + timedelta(minutes=at) for at in captured_minutes()]
     captured = Counter(at.astimezone(clocks).strftime("%a %H") for at in minutes)
     assert {f"{DAYS[place // 24]} {place % 24:02}": seconds / 60
-            for place, seconds in enumerate(page["captured_of_week_s"]) if seconds} == captured  # fmt: skip
+            for place, seconds in enumerate(page["captured_weeks"][0]) if seconds} == captured  # fmt: skip
     tiles = {each["label"]: each["value"] for each in page["overview"]["tiles"]}
     a_day = round(sum(sent.values()) / len(minutes) * 1440)
     assert tiles["Messages sent a day"] == f"{a_day:,}".replace(",", "\u202f")
@@ -146,7 +169,7 @@ def test_the_overview_says_what_an_owner_asks():
     tiles = {each["label"]: (each["value"], each["detail"]) for each in found["tiles"]}
     assert tiles == {
         "Queues": ("2", "1\u202f100 messages seen"),
-        "Machines": ("3", "2 send, 1 hold queues"),
+        "Machines": ("3", "2 senders, 1 with queues"),
         "Messages sent a day": ("522", "mean of 2.0 days that were captured"),  # 1,045 sendings
         "Bytes sent a day": ("537.1 KiB", "mean of 2.0 days that were captured"),
     }
@@ -187,16 +210,42 @@ def data_of(page):
 
 
 def test_the_page_is_bounded_and_says_what_it_leaves_out(monkeypatch):
-    monkeypatch.setattr(page_module, "MAX_PAGE_BYTES", 600_000)
+    monkeypatch.setattr(page_module, "MAX_PAGE_BYTES", 400_000)
     made = estate(100)
     page = render_report(made)
-    assert len(page.encode()) <= 600_000
-    queues = data_of(page)["data"]["estate_queues"]
+    assert len(page.encode()) <= 400_000
+    data = data_of(page)["data"]
+    queues = data["estate_queues"]
     assert 10 <= queues["count"] < queues["total"] == 300
     sizes = sorted(made.views["estate_queues"]["messages"].to_pylist(), reverse=True)
     assert queues["columns"]["messages"]["values"] == sizes[: queues["count"]]
-    of_page = set(data_of(page)["data"]["verdicts"]["columns"]["queue"]["dictionary"])
-    assert len(of_page) == queues["count"]
+    shown = queues["columns"]["queue"]["values"]
+    assert set(data["verdicts"]["columns"]["queue"]["dictionary"]) == set(shown)
+    explained = set(data["in_the_way"]["columns"]["queue"]["dictionary"])
+    assert explained == set(shown[: len(explained)])
+    assert 0 < len(explained) <= len(shown) / 4 + 1
+
+
+def test_growth_is_of_the_newest_day_that_has_a_trend():
+    rows = [growth("journal_growth", day=NOON, trend_days=None), growth("journal_growth", day=NOON - 24 * HOUR)]
+    found = data_of(render_report(report(journal_growth=rows)))["data"]["journal_growth"]
+    assert (found["count"], found["total"], found["columns"]["trend_days"]["values"]) == (1, 1, [20])
+
+
+def test_no_title_of_a_property_has_a_comma():
+    """The page has them in one text."""
+    assert [each.title for each in REQUIREMENTS if "," in each.title] == []
+
+
+def test_small_flows_are_joined_and_no_byte_is_lost(monkeypatch):
+    made = estate(30, 300)
+    monkeypatch.setattr(page_module, "_MOST_EXPLAINED", 50)
+    flows, every = data_of(render_report(made))["data"]["estate_flows"], made.views["estate_flows"]
+    assert 200 < flows["count"] < flows["total"] == every.num_rows
+    for name in ("bytes", "messages"):
+        values = flows["columns"][name]["values"]
+        assert sum(values) == sum(every[name].to_pylist())
+        assert values[:200] == sorted(values[:200], reverse=True)
 
 
 def test_a_large_estate_is_below_five_megabytes():

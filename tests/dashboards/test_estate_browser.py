@@ -12,6 +12,7 @@ import pytest
 from dashboards.estates import NOON, estate, flow, judged, machine, queue, report
 from dashboards.test_accessible import AXE, FOUND
 from hostile import MARKUP
+from pipeline.dashboards.estate import page as page_module
 from pipeline.dashboards.estate.page import render_report
 from pipeline.reports.targets.verdicts import Fit
 
@@ -47,7 +48,8 @@ def hostile():
                        for number, name in enumerate(names, 1)],
         estate_flows=[flow(name, names[0], name, 1000 * number) for number, name in enumerate(names, 1)],
         estate_hours=[{"queue": name, "start_at": NOON, "sendings": 3} for name in names],
-        estate_coverage=[{"first_at": NOON, "until_at": NOON + timedelta(hours=1), "minutes": 60}],
+        estate_queue_coverage=[{"queue": name, "first_at": NOON, "until_at": NOON + timedelta(hours=1), "minutes": 60}
+                               for name in names],
         estate_machines=[machine(name, addresses=[name], versions=[name]) for name in names],
         verdicts=[judged(name, target, (name, Fit.DOES_NOT_FIT, name)) for name in names],
     )  # fmt: skip
@@ -130,6 +132,25 @@ def test_typing_filters_and_a_row_opens_what_is_known_of_the_queue(at, pages):
     at.key("Escape")
     at.wait("!document.querySelector('#row').open")
     assert at.run("document.activeElement.matches('#queues button.open')")
+
+
+def test_queues_whose_verdicts_are_not_explained_say_where_they_are(at, tmp_path, monkeypatch):
+    monkeypatch.setattr(page_module, "_MOST_EXPLAINED", 1)
+    target = estate(3).targets[0].name
+    page = report(
+        estate_queues=[queue("large", 3), queue("bad", 2), queue("good", 1)],
+        verdicts=[judged(name, target, ("order", fit, "because")) for name, fit in
+                  (("large", Fit.CHANGE), ("bad", Fit.DOES_NOT_FIT), ("good", Fit.FITS))],
+    )  # fmt: skip
+    path = tmp_path / "estate.html"
+    path.write_text(render_report(page), encoding="utf-8")
+    at.open(path)
+    found = {}
+    for name in ("large", "bad", "good"):
+        at.go(f"#queues?row={name}")
+        text = at.run("document.querySelector('#row .evidence').innerText")
+        found[name] = ("because" in text, "Does not fit: order." in text, "estate_verdicts.csv" in text)
+    assert found == {"large": (True, False, False), "bad": (False, True, True), "good": (False, False, False)}
 
 
 def test_what_was_not_seen_is_a_dash(at, tmp_path):

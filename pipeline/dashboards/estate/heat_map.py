@@ -1,13 +1,15 @@
 """When a queue gets messages: sendings by hour of the week, by the clocks of a time zone.
 
 Clocks that go back show an hour twice, and clocks that go forward leave one out. So hours of the week differ in length,
-and in how much of them was captured: ``captured_seconds`` says that of each.
+and in how much of them was captured: ``captured_weeks`` says that of each.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -33,6 +35,15 @@ def heat_maps(hours: pa.Table, zone: tzinfo) -> dict[str, list[int]]:
     counts = np.zeros((len(queues.dictionary), HOURS_OF_WEEK), np.int64)
     np.add.at(counts, (queues.indices.to_numpy(), places), hours["sendings"].to_numpy())
     return dict(zip(queues.dictionary.to_pylist(), counts.tolist(), strict=True))
+
+
+def captured_weeks(coverage: pa.Table, zone: tzinfo) -> dict[str, tuple[float, ...]]:
+    """Return the ``captured_seconds`` of each queue, of rows of the view ``estate_queue_coverage``."""
+    stretches = defaultdict[str, list[tuple[datetime, datetime]]](list)
+    for row in coverage.to_pylist():
+        stretches[row["queue"]].append((row["first_at"], row["until_at"]))
+    week_of = lru_cache(None)(lambda some: tuple(captured_seconds(some, zone)))  # queues that one tap shows share it
+    return {queue: week_of(tuple(some)) for queue, some in stretches.items()}
 
 
 def captured_seconds(stretches: Iterable[tuple[datetime, datetime]], zone: tzinfo) -> list[float]:

@@ -49,7 +49,7 @@ def _rate_tile(
 
 def _roles(report: EstateReport) -> str:
     roles = Counter(role for each in report.views[MACHINES]["roles"].to_pylist() for role in each or ())
-    return f"{_number(roles['sends'])} send, {_number(roles['holds_queues'])} hold queues"
+    return f"{format_count(roles['sends'], 'sender')}, {_number(roles['holds_queues'])} with queues"
 
 
 def _sentences(report: EstateReport) -> Iterator[str]:

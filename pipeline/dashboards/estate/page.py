@@ -11,9 +11,18 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from pipeline.dashboards.dashboard_data import encode_table, json_for_script
-from pipeline.dashboards.estate.heat_map import captured_seconds, heat_maps
+from pipeline.dashboards.estate.heat_map import HOURS_OF_WEEK, captured_weeks, heat_maps
 from pipeline.dashboards.estate.overview import captured_minutes, format_hours, overview
-from pipeline.dashboards.estate.report import COVERAGE, FLOWS, GROWTH_VIEWS, HOURS, MACHINES, QUEUES, EstateReport
+from pipeline.dashboards.estate.report import (
+    COVERAGE,
+    FLOWS,
+    GROWTH_VIEWS,
+    HOURS,
+    MACHINES,
+    QUEUE_COVERAGE,
+    QUEUES,
+    EstateReport,
+)
 from pipeline.dashboards.html_page import join_scripts, read_static, render_document
 from pipeline.dashboards.terms import page_terms
 from pipeline.reports.targets.verdicts import Fit
@@ -22,28 +31,33 @@ from pipeline.text import cut_text
 from udfs.times import datetime_to_us
 
 MAX_PAGE_BYTES: Final = 5_000_000
-_MOST_QUEUES: Final = 2_000  # fewer, where the page would be larger than MAX_PAGE_BYTES
-_FLOWS_PER_QUEUE: Final = 8
+_MOST_EXPLAINED: Final = 2_000  # queues whose verdicts are explained, fewer where the page would be too large
+_QUEUES_PER_EXPLAINED: Final = 4  # rows of other tables for each of these
+_NOT_CAPTURED: Final = (0.0,) * HOURS_OF_WEEK
+_FLOW_ENDS: Final = ("sender", "receiver", "way")
+_FLOW_AMOUNTS: Final = {"messages": "sum", "sendings": "sum", "bytes": "sum", "first_at": "min", "last_at": "max"}
 _SITE_SCRIPTS: Final = ("data.js", "dom.js", "terms.js", "rows.js")
 _SCRIPTS: Final = ("heat_map.js", "flows.js", "facts.js", "queue.js", "sections.js", "main.js")
+_VERDICT_COLUMNS: Final = ("queue", "target", "verdict", "refuses", "fits", "not_seen", "unknown")
+_IN_THE_WAY_COLUMNS: Final = ("queue", "target", "property", "verdict", "evidence", "change", "source", "as_of")
 _IN_THE_WAY: Final = (Fit.DOES_NOT_FIT, Fit.CHANGE)
 
 
 def render_report(report: EstateReport) -> str:
     """Return the report as one HTML document of at most ``MAX_PAGE_BYTES``.
 
-    Where not all queues fit, it has those with most messages, and says how many are left out.
+    Where not all queues fit, it has those with most messages, explains the verdicts on the first of them, and says so.
     """
-    most = _MOST_QUEUES
-    while len((page := _render(report, most)).encode()) > MAX_PAGE_BYTES and most > 1:
-        most //= 2
+    explained = _MOST_EXPLAINED
+    while len((page := _render(report, explained)).encode()) > MAX_PAGE_BYTES and explained > 1:
+        explained //= 2
     return page
 
 
-def _render(report: EstateReport, most: int) -> str:
+def _render(report: EstateReport, explained: int) -> str:
     scripts = "\n".join((join_scripts(_SITE_SCRIPTS), *map(_read_own, _SCRIPTS)))
     style = read_static("style.css") + _read_own("estate.css")
-    texts = {"style": style, "program": scripts, "site": json_for_script(_page_data(report, most))}
+    texts = {"style": style, "program": scripts, "site": json_for_script(_page_data(report, explained))}
     return render_document(_read_own("estate.html"), texts, scripts=(scripts,), styles=(style,))
 
 
@@ -51,19 +65,19 @@ def _read_own(name: str) -> str:
     return (resources.files("pipeline.dashboards.estate") / "static" / name).read_text(encoding="utf-8")
 
 
-def _page_data(report: EstateReport, most: int) -> dict[str, Any]:
-    """Return the data of the page as JSON values, with at most ``most`` queues."""
+def _page_data(report: EstateReport, explained: int) -> dict[str, Any]:
+    """Return the data of the page as JSON values; of at most ``explained`` queues it says what is in the way."""
+    most = explained * _QUEUES_PER_EXPLAINED
+    growing = {name: report.views[name].filter(pc.field("trend_days").is_valid()) for name in GROWTH_VIEWS}
+    every = {**report.views, **growing}
     shown = {
-        QUEUES: _largest(report.views[QUEUES], "messages", most),
-        FLOWS: _largest(report.views[FLOWS], "bytes", most * _FLOWS_PER_QUEUE),
-        MACHINES: report.views[MACHINES].slice(0, most),
-        **{name: report.views[name].slice(0, most) for name in GROWTH_VIEWS},
+        QUEUES: _largest(every[QUEUES], "messages", most),
+        FLOWS: _join_small_flows(every[FLOWS], most),
+        **{name: every[name].slice(0, most) for name in (MACHINES, *GROWTH_VIEWS)},
     }
-    queues = set(shown[QUEUES]["queue"].to_pylist())
-    data = {name: _dataset(rows, report.views[name].num_rows) for name, rows in shown.items()}
-    data |= {name: _dataset(rows, rows.num_rows) for name, rows in _verdict_tables(report, queues).items()}
-    maps = heat_maps(report.views[HOURS], report.time_zone)
-    stretches = [(row["first_at"], row["until_at"]) for row in report.views[COVERAGE].to_pylist()]
+    queues = shown[QUEUES]["queue"].to_pylist()
+    data = {name: _dataset(rows, every[name].num_rows) for name, rows in shown.items()}
+    data |= {name: _dataset(rows, rows.num_rows) for name, rows in _verdict_tables(report, queues, explained).items()}
     return {
         "lake": report.lake_name,
         "lake_options": report.lake_options,
@@ -72,19 +86,31 @@ def _page_data(report: EstateReport, most: int) -> dict[str, Any]:
         "asked": report.time_asked,
         "published_at": _us(report.published_at),
         "time_zone": str(report.time_zone),
-        "captured_from": _us(min((first for first, _ in stretches), default=None)),
+        "captured_from": _us(pc.min(report.views[COVERAGE]["first_at"]).as_py()),
         "captured": format_hours(captured_minutes(report)),
-        "captured_of_week_s": captured_seconds(stretches, report.time_zone),
-        "heat_maps": {_cut(queue): counts for queue, counts in maps.items() if queue in queues},
+        **_heat_map_data(report, set(queues)),
         "targets": [target.name for target in report.targets],
         "verdicts": [str(each) for each in Fit],
         "overview": overview(report),
-        "views": [_view_texts(report, name) for name in report.views if name not in (HOURS, COVERAGE)],
+        "views": [_view_texts(report, name) for name in report.views if name not in (HOURS, COVERAGE, QUEUE_COVERAGE)],
         "terms": page_terms(),
-        "machine_names": {},
+        "machine_names": {},  # views name machines
         "column_comments": {},
         "data": data,
     }
+
+
+def _heat_map_data(report: EstateReport, queues: set[str]) -> dict[str, Any]:
+    """Return sendings by hour of the week of each queue, and the place of what was captured in ``captured_weeks``."""
+    maps = heat_maps(report.views[HOURS], report.time_zone)
+    weeks = captured_weeks(report.views[QUEUE_COVERAGE], report.time_zone)
+    places: dict[tuple[float, ...], int] = {}
+    of_queues = {
+        _cut(queue): {"counts": counts, "week": places.setdefault(weeks.get(queue, _NOT_CAPTURED), len(places))}
+        for queue, counts in maps.items()
+        if queue in queues
+    }
+    return {"heat_maps": of_queues, "captured_weeks": [*places]}
 
 
 def _us(at: Any) -> int | None:  # noqa: ANN401
@@ -95,6 +121,17 @@ def _largest(rows: pa.Table, column: str, most: int) -> pa.Table:
     """Return the rows with the largest values, these first; equal ones in their order."""
     order = pc.sort_indices(rows, sort_keys=[(column, "descending")])
     return rows.take(order[:most])
+
+
+def _join_small_flows(rows: pa.Table, most: int) -> pa.Table:
+    """Return flows, the largest first; those behind ``most`` are joined by sender, receiver and way, without queue."""
+    ordered = _largest(rows, "bytes", rows.num_rows)
+    if rows.num_rows <= most:
+        return ordered
+    joined = ordered.slice(most).group_by(list(_FLOW_ENDS)).aggregate([*_FLOW_AMOUNTS.items()])
+    joined = joined.rename_columns([*_FLOW_ENDS, *_FLOW_AMOUNTS])
+    joined = joined.append_column("queue", pa.nulls(joined.num_rows, pa.string())).select(rows.column_names)
+    return pa.concat_tables([ordered.slice(0, most), joined])
 
 
 def _dataset(rows: pa.Table, total: int) -> dict[str, Any]:
@@ -118,14 +155,19 @@ def _cut(value: Any) -> Any:  # noqa: ANN401
     return [_cut(each) for each in value] if isinstance(value, list) else value
 
 
-def _verdict_tables(report: EstateReport, queues: set[str]) -> Mapping[str, pa.Table]:
-    """Return one row for each queue and target, and one for each property that is in the way of a move."""
-    verdicts = [each for each in report.verdicts if each.queue in queues]
+def _verdict_tables(report: EstateReport, queues: Sequence[str], explained: int) -> Mapping[str, pa.Table]:
+    """Return one row for each queue and target, and one for each property that is in the way of a move.
+
+    The second are of the first queues only, ``explained`` of them.
+    """
+    shown, to_explain = set(queues), set(queues[:explained])
+    verdicts = [each for each in report.verdicts if each.queue in shown]
     of_queues = [
         {
             "queue": each.queue,
             "target": each.target,
             "verdict": str(each.verdict),
+            "refuses": _titles(each, Fit.DOES_NOT_FIT),
             "fits": _titles(each, Fit.FITS),
             "not_seen": _titles(each, Fit.NOT_SEEN),
             "unknown": _titles(each, Fit.UNKNOWN),
@@ -144,14 +186,11 @@ def _verdict_tables(report: EstateReport, queues: set[str]) -> Mapping[str, pa.T
             "as_of": None if one.as_of is None else one.as_of.isoformat(),
         }
         for each in verdicts
+        if each.queue in to_explain
         for one in each.properties
         if one.verdict in _IN_THE_WAY
     ]
     return {"verdicts": _texts(of_queues, _VERDICT_COLUMNS), "in_the_way": _texts(in_the_way, _IN_THE_WAY_COLUMNS)}
-
-
-_VERDICT_COLUMNS: Final = ("queue", "target", "verdict", "fits", "not_seen", "unknown")
-_IN_THE_WAY_COLUMNS: Final = ("queue", "target", "property", "verdict", "evidence", "change", "source", "as_of")
 
 
 def _titles(judged: Any, verdict: Fit) -> str:  # noqa: ANN401

@@ -20,8 +20,9 @@ FLOWS: Final = "estate_flows"
 MACHINES: Final = "estate_machines"
 HOURS: Final = "estate_hours"
 COVERAGE: Final = "estate_coverage"
+QUEUE_COVERAGE: Final = "estate_queue_coverage"
 GROWTH_VIEWS: Final = ("depth_growth", "journal_growth", "machines")
-REPORT_VIEWS: Final = (QUEUES, FLOWS, MACHINES, HOURS, COVERAGE, *GROWTH_VIEWS)
+REPORT_VIEWS: Final = (QUEUES, FLOWS, MACHINES, HOURS, COVERAGE, QUEUE_COVERAGE, *GROWTH_VIEWS)
 
 _VERDICT_ROWS: Final = pa.schema([
     *((name, pa.string()) for name in ("queue", "target", "queue_verdict", "property", "verdict", "evidence", "change",

@@ -1,7 +1,6 @@
 "use strict";
 // All that is known of one queue, in a dialog: facts, hours of the week, what a move needs, growth.
 
-const DOES_NOT_FIT = SITE.verdicts[0]; // the worst
 const VERDICT_LEVELS = ["bad", "warn", "ok"], SHORT_VERDICTS = ["does not", "change", "fits", "no verdict", "not seen"];
 const verdictBadge = (text, shown = text) => h("span", { class: "badge " + (VERDICT_LEVELS[SITE.verdicts.indexOf(text)] ?? ""), title: text }, shown);
 
@@ -37,6 +36,7 @@ function verdictsOf(queue) {
     const found = (IN_THE_WAY.get(queue) ?? []).filter((each) => problems.at(each, "target") === target);
     const also = (label, column) => (rows.at(row, column) ? h("p", {}, `${label}: `, untrusted(rows.at(row, column)), ".") : null);
     return h("div", { class: "evidence" }, h("h4", {}, untrusted(target), " ", verdictBadge(rows.at(row, "verdict"))),
+      !found.length && SITE.verdicts.indexOf(rows.at(row, "verdict")) < 2 ? [also("Does not fit", "refuses"), h("p", {}, "The reasons are in estate_verdicts.csv beside this page.")] : null,
       h("ul", {}, found.map((each) => h("li", {}, verdictBadge(problems.at(each, "verdict")), " ", untrusted(problems.at(each, "property")), ": ", untrusted(problems.at(each, "evidence")),
         problems.at(each, "change") ? [" ", untrusted(problems.at(each, "change"))] : null,
         sourceOf(problems, each)))),
@@ -48,7 +48,7 @@ function verdictsOf(queue) {
 function growthOf(queue) {
   const found = [["messages", "depth_growth", DEPTH_ROWS], ["journal", "journal_growth", JOURNAL_ROWS]].flatMap(([what, name, places]) => {
     const rows = DATA[name].rows, columns = growthColumns(rows, [], "last_bytes");
-    return (places.get(queue) ?? []).filter((row) => rows.at(row, "trend_days") !== null).map((row) => [what, columns, row]);
+    return (places.get(queue) ?? []).map((row) => [what, columns, row]);
   });
   if (!found.length) return h("p", { class: "note" }, "No queue manager reported it.");
   const labels = ["of its", ...found[0][1].map((column) => column.label)];
@@ -61,11 +61,11 @@ function showQueue(queue) {
   const dialog = document.getElementById("row");
   if (!queue) { if (dialog.open) dialog.close(); return; }
   const close = () => go(link(STATE.section, { ...STATE.params, row: null }));
-  const rows = DATA.estate_queues.rows, row = (QUEUE_ROWS.get(queue) ?? [])[0], counts = Object.hasOwn(SITE.heat_maps, queue) ? SITE.heat_maps[queue] : null;
+  const rows = DATA.estate_queues.rows, row = (QUEUE_ROWS.get(queue) ?? [])[0], heat = Object.hasOwn(SITE.heat_maps, queue) ? SITE.heat_maps[queue] : null;
   const body = row === undefined ? h("p", { class: "note" }, "This queue is not on this page: ", untrusted(queue)) : [
     FACTS.slice(0, 2).map((group) => factsList(rows, row, group)),
     h("h3", {}, `Sendings by weekday and hour, ${SITE.time_zone}`),
-    counts ? [heatMap(counts, SITE.captured_of_week_s), h("p", { class: "caption" }, "An hour that is filled grey was not captured: nothing is known of it.")] : h("p", { class: "note" }, "No sending was captured on TCP 1801."),
+    heat ? [heatMap(heat.counts, SITE.captured_weeks[heat.week]), h("p", { class: "caption" }, "An hour that is filled grey was not captured by what shows this queue: nothing is known of it.")] : h("p", { class: "note" }, "No sending was captured on TCP 1801."),
     FACTS.slice(2).map((group) => factsList(rows, row, group)),
     h("h3", {}, "Growth"), growthOf(queue),
     h("h3", {}, "What a move needs"), verdictsOf(queue),

@@ -46,10 +46,10 @@ function overviewSection() {
 function flowsSection(state) {
   const rows = DATA.estate_flows.rows, indexes = filterRows("estate_flows", rows, state);
   return [
-    leftOut("estate_flows"),
+    rows.count < DATA.estate_flows.total ? h("p", { class: "note cut" }, `Of ${formatNumber(DATA.estate_flows.total)} flows, those with fewest bytes are joined by sender, receiver and way, and found by no queue; estate_flows.csv beside this page has all.`) : null,
     h("p", { class: "lead" }, "Senders are on the left, receivers on the right, those with most bytes first. Click one, or press Enter, to see what it sends and receives. Bytes that are read remotely were sent to the queue before."),
     flowSection(rows, indexes, Boolean(state.machine), (machine) => go(link("flows", { ...STATE.params, machine }))),
-    h("details", {}, h("summary", {}, `All ${formatNumber(indexes.length)} flows as a table`), rowsTable("estate_flows", ["sender", "receiver", { name: "queue", show: (row) => untrusted(rows.at(row, "queue") ?? "\u2013") }, { name: "way", kind: "text", value: (row) => wayText(rows.at(row, "way")) }, "messages", "sendings", "bytes", minuteColumn(rows, "first_at"), minuteColumn(rows, "last_at")], state, { indexes, by: "bytes", down: true, open: nothing })),
+    h("details", {}, h("summary", {}, `All ${formatNumber(indexes.length)} flows as a table`), rowsTable("estate_flows", ["sender", "receiver", { name: "queue", show: (row) => untrusted(rows.at(row, "queue") ?? "others") }, { name: "way", kind: "text", value: (row) => wayText(rows.at(row, "way")) }, "messages", "sendings", "bytes", minuteColumn(rows, "first_at"), minuteColumn(rows, "last_at")], state, { indexes, by: "bytes", down: true, open: nothing })),
   ];
 }
 
@@ -59,7 +59,7 @@ function queuesSection(state) {
     leftOut("estate_queues"),
     h("p", { class: "lead" }, "A row opens all that is known of the queue: who uses it, sizes, hours of the week, and what a move of it needs."),
     rowsTable("estate_queues", [{ name: "queue", show: (row) => queueButton(rows.at(row, "queue")) }, listColumn(rows, "senders", "sender_count"), listColumn(rows, "readers", "reader_count", "remote readers"), "messages",
-      { name: "per_day", label: "sendings a day", kind: "number", value: (row) => { const mean = rows.at(row, "mean_per_minute"); return mean === null ? null : Math.round(mean * 1440); } },
+      { name: "per_day", label: "sendings a day", title: "a dash: less than a day was captured", kind: "number", value: (row) => { return rows.at(row, "captured_minutes") < 1440 ? null : Math.round(rows.at(row, "mean_per_minute") * 1440); } },
       { name: "peak_per_minute", label: "peak minute" }, { name: "body_p50_bytes", label: "body p50" }, { name: "body_p99_bytes", label: "body p99" }, { name: "largest_body_bytes", label: "largest body" },
       { name: "transactional", kind: "number", value: (row) => { const of = rows.at(row, "headers_known"); return of ? rows.at(row, "transactional") / of : null; }, show: (row) => shareText(rows.at(row, "transactional") ?? 0, rows.at(row, "headers_known")) }, minuteColumn(rows, "last_seen_at")], state, { by: "messages", down: true, open: rowsOf("estate_queues") }),
   ];
@@ -80,14 +80,17 @@ function machinesSection(state) {
 }
 
 function targetsSection(state) {
-  const rows = DATA.estate_queues.rows, judged = DATA.verdicts.rows, problems = DATA.in_the_way.rows;
+  const rows = DATA.estate_queues.rows, judged = DATA.verdicts.rows;
   const indexes = filterRows("estate_queues", rows, state), queues = new Set(indexes.map((row) => rows.at(row, "queue")));
   const keyOf = (queue, target) => `${queue}\u0000${target}`;
   const verdictOf = new Map(judged.all().map((row) => [keyOf(judged.at(row, "queue"), judged.at(row, "target")), judged.at(row, "verdict")]));
   const summary = SITE.targets.map((target) => {
     const counts = new Map(), ways = new Map();
-    for (const queue of queues) addTo(counts, verdictOf.get(keyOf(queue, target)), 1);
-    for (const row of problems.all()) if (problems.at(row, "target") === target && problems.at(row, "verdict") === DOES_NOT_FIT && queues.has(problems.at(row, "queue"))) addTo(ways, problems.at(row, "property"), 1);
+    for (const row of judged.all()) {
+      if (judged.at(row, "target") !== target || !queues.has(judged.at(row, "queue"))) continue;
+      addTo(counts, judged.at(row, "verdict"), 1);
+      for (const property of judged.at(row, "refuses").split(", ").filter((each) => each)) addTo(ways, property, 1);
+    }
     return [untrusted(target), ...SITE.verdicts.map((verdict) => formatNumber(counts.get(verdict) ?? 0)), untrusted([...ways].sort((a, b) => b[1] - a[1]).slice(0, 3).map(([name, count]) => `${name} (${formatNumber(count)})`).join(", ") || "\u2013")];
   });
   const labels = ["target", ...SITE.verdicts, "most often in the way"], isNumber = (place) => place > 0 && place <= SITE.verdicts.length;
@@ -125,8 +128,7 @@ function capacitySection(state) {
   return [
     h("p", { class: "lead" }, "Growth of the largest size of each day, as reports of queue managers show it, and when a quota is full if it goes on like this. Days without reports are left out, not counted as 0. At least 7 days with reports are needed."),
     GROWTH.map(([name, title, names, level]) => {
-      const rows = DATA[name].rows, indexes = filterRows(name, rows, state).filter((row) => rows.at(row, "trend_days") !== null);
-      return [h("h3", {}, title), leftOut(name), rowsTable(name, growthColumns(rows, names, level), state, { indexes, by: "trend_days_until_full", open: nothing, empty: "Nothing was reported of them." })];
+      return [h("h3", {}, title), leftOut(name), rowsTable(name, growthColumns(DATA[name].rows, names, level), state, { by: "trend_days_until_full", open: nothing, empty: "Nothing was reported of them." })];
     }),
   ];
 }
