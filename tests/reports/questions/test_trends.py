@@ -75,14 +75,15 @@ def trend_of(row):
     return row["trend_bytes_per_day"], row["trend_low"], row["trend_high"], row["trend"]
 
 
-def test_slopes_and_intervals_are_those_of_scipy(session):
+@pytest.mark.parametrize(("count", "in_spark"), [(20, True), (300, False)])
+def test_slopes_and_intervals_are_those_of_scipy(session, count, in_spark):
     random = Random(78)
-    series = {f"q{number}": random_levels(random) for number in range(40)}
+    series = {f"q{number}": random_levels(random) for number in range(count)}
     series["equal"] = dict.fromkeys(range(350, 360), 7)
-    queues = [row for name, levels in series.items() for row in queue(name, levels)]
+    queues = [row for name, levels in series.items() for row in queue(name, levels, manager=None)]
     queues += [row for name, levels in series.items() for row in queue(f"{name};journal", levels)]
     machines = [row for name, levels in series.items() for row in machine(name, levels)]
-    views = views_of(queues, machines, spark=session, scope=Scope(since=minute(0)))
+    views = views_of(queues, machines, spark=session if in_spark else None, scope=Scope(since=minute(0)))
     expected = {name: expected_trend(levels) for name, levels in series.items()}
     assert {trend[3] for trend in expected.values()} == {"rising", "falling", "no trend"}
     depth = {row["queue"]: row for row in answer(views, "depth_growth") if not row["queue"].endswith(";journal")}
@@ -144,17 +145,17 @@ def test_the_quota_is_the_nearest_that_the_configuration_names_else_assumed(sett
         assert (row["trend_quota_bytes"], row["quota_assumed"]) == (gib * GIB, assumed)
 
 
-def test_the_quota_of_a_queue_manager_is_its_own(session):
+def test_the_quota_of_a_queue_manager_is_its_own():
     machines = [*machine("srv1", RISING), *machine("srv2", RISING)]
-    views = views_of((), machines, spark=session, machine_quotas={"srv1": 3 * GIB})
+    views = views_of((), machines, machine_quotas={"srv1": 3 * GIB})
     found = {
         row["queue_manager"]: (row["trend_quota_bytes"], row["quota_assumed"]) for row in answer(views, "machines")
     }
     assert found == {"srv1": (3 * GIB, False), "srv2": (8 * GIB, True)}
 
 
-def test_what_is_full_has_no_days_left_and_what_should_be_full_by_now_neither(session):
-    full = views_of(queue("q", RISING), spark=session, queue_quota_bytes=2 * GIB)
+def test_what_is_full_has_no_days_left_and_what_should_be_full_by_now_neither():
+    full = views_of(queue("q", RISING), queue_quota_bytes=2 * GIB)
     (row,) = answer(full, "depth_growth")
     assert [row["trend_days_until_full"], row["trend_full_low"], row["trend_full_high"]] == [0, 0, 0]
     # The last report, of day 400, shows half a GiB less than the quota: four days. Ten have passed.
@@ -164,9 +165,9 @@ def test_what_is_full_has_no_days_left_and_what_should_be_full_by_now_neither(se
 
 
 @pytest.mark.parametrize("falling", [True, False])
-def test_without_a_rising_trend_nothing_is_full_one_day(session, falling):
+def test_without_a_rising_trend_nothing_is_full_one_day(falling):
     levels = {day: 100 - day % 20 if falling else 50 + day % 2 for day in range(381, 400)}
-    (row,) = answer(views_of(queue("q", levels, at=1439), spark=session), "depth_growth")
+    (row,) = answer(views_of(queue("q", levels, at=1439)), "depth_growth")
     assert row["trend"] == ("falling" if falling else "no trend")
     assert [row["trend_days_until_full"], row["trend_full_low"], row["trend_full_high"]] == [None] * 3
     assert row["trend_low"] <= row["trend_bytes_per_day"] <= row["trend_high"]
@@ -186,9 +187,9 @@ def test_seven_days_are_needed_and_days_without_reports_are_gaps(session):
     assert (row["trend_quota_bytes"], row["quota_assumed"]) == (8 * GIB, True)
 
 
-def test_the_maximum_of_a_day_counts_and_the_last_level_is_that_of_the_last_report(session):
+def test_the_maximum_of_a_day_counts_and_the_last_level_is_that_of_the_last_report():
     more = [*queue("q", RISING), *queue("q", dict.fromkeys(RISING, 0), at=30), *queue("q", {400: GIB}, at=700)]
-    (row,) = answer(views_of(more, spark=session), "depth_growth")
+    (row,) = answer(views_of(more), "depth_growth")
     assert (row["trend_days"], row["trend_bytes_per_day"]) == (20, GIB / 8)
     assert row["trend_days_until_full"] == pytest.approx(7 * 8 - 20 / DAY)
 
@@ -213,23 +214,18 @@ def test_the_newest_90_days_count_within_the_hours_that_are_asked_for():
     assert days(396) == [5] * 3
 
 
-def test_a_journal_has_the_trend_in_the_row_of_its_newest_day(session):
-    found = answer(views_of(queue("q", RISING, journal=True), spark=session), "journal_growth")
+def test_a_journal_has_the_trend_in_the_row_of_its_newest_day():
+    found = answer(views_of(queue("q", RISING, journal=True)), "journal_growth")
     assert len(found) == 20
     assert [row["trend_days"] for row in found] == [20] + [None] * 19
     assert found[0]["trend"] == "rising"
     assert {row["quota_assumed"] for row in found[1:]} == {None}
 
 
-def test_a_queue_manager_that_does_not_report_its_bytes_has_no_trend(session):
+def test_a_queue_manager_that_does_not_report_its_bytes_has_no_trend():
     machines = machine("srv1", dict.fromkeys(RISING))
-    (row,) = answer(views_of(queue("q", RISING), machines, spark=session), "machines")
+    (row,) = answer(views_of(queue("q", RISING), machines), "machines")
     assert {name: value for name, value in row.items() if name.startswith(("trend", "quota_assumed"))} == dict.fromkeys(
         ("trend_days", "trend", "trend_bytes_per_day", "trend_low", "trend_high", "trend_quota_bytes",
          "quota_assumed", "trend_days_until_full", "trend_full_low", "trend_full_high"),
     )  # fmt: skip
-
-
-def test_series_without_a_queue_manager_have_trends_too(session):
-    (row,) = answer(views_of(queue("q", RISING, manager=None), spark=session), "depth_growth")
-    assert row["trend"] == "rising"
