@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Python keeps what it compiles, whatever the caller's environment says: set-up compiles nothing, and tests start Python
 # again and again. With the modules compiled, a command starts in a third of the time.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup packages demo test test-all fuzz chaos check format bench wheel pyfiles dashboard lock docs tables-doc rules-doc questions-doc configuration-doc notices-doc glossary outputs-doc dissector wireshark-doc rooms-doc test-peer estate record-estate record-sample record-transfers clean
+.PHONY: help setup packages demo test test-all fuzz chaos check format bench wheel pyfiles dashboard lock docs tables-doc rules-doc questions-doc configuration-doc targets-doc notices-doc glossary outputs-doc dissector wireshark-doc rooms-doc test-peer estate record-estate record-sample record-transfers clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
@@ -74,7 +74,7 @@ dashboard: setup  ## write the dashboard that databricks.yml deploys
 lock: setup  ## write the hashes of the packages into conf/requirements.txt, after a version was changed there
 	@tools/lock_packages.sh
 
-docs: tables-doc rules-doc questions-doc configuration-doc rooms-doc notices-doc glossary dissector outputs-doc  ## write the generated pages
+docs: tables-doc rules-doc questions-doc configuration-doc targets-doc rooms-doc notices-doc glossary dissector outputs-doc  ## write the generated pages
 
 tables-doc: setup  ## write tables.md from schemas/ and example_rows.json
 	@PYTHONPATH=. $(PY) tools/write_tables_doc.py docs/reference/tables.md
@@ -88,6 +88,9 @@ questions-doc: setup  ## write questions.md and alerts.md from the views and con
 
 configuration-doc: setup  ## write configuration.md from jobs/config.py and conf/local.yml
 	@PYTHONPATH=. $(PY) tools/write_configuration_doc.py docs/reference/configuration.md
+
+targets-doc: setup  ## write targets.md from conf/targets
+	@PYTHONPATH=. $(PY) tools/write_targets_doc.py docs/reference/targets.md
 
 notices-doc: setup  ## write THIRD_PARTY_NOTICES.md from the installed packages
 	@PYTHONPATH=. $(PY) tools/write_notices_doc.py THIRD_PARTY_NOTICES.md

@@ -1,8 +1,14 @@
-"""Places of files and lakes as they are told: a path, the same as a ``file:`` URI, or an S3 URI for a lake."""
+"""Places of files and lakes as they are told: a path, the same as a ``file:`` URI, or an S3 URI for a lake.
+
+And where the project's own files of configuration are.
+"""
 
 from __future__ import annotations
 
 import re
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
@@ -51,3 +57,13 @@ def _s3_location(uri: str) -> str:
     if {"", ".", ".."} & {*name.rstrip("/").split("/")}:
         raise ValueError(f"{shown}: a part of the name is empty, or a dot or two")
     return canonical_location(uri).rstrip("/")
+
+
+def bundled_folder(name: str, installed_name: str | None = None) -> Traversable:
+    """Return a folder of ``conf``, or its copy in an installed package or archive (``installed_name`` or its own name).
+
+    ``pyproject.toml`` and ``tools/build_pyfiles.py`` make the copy.
+    """
+    package = resources.files("pipeline")
+    installed = package / (installed_name or name)
+    return installed if installed.is_dir() else Path(str(package)).parent / "conf" / name

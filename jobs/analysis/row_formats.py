@@ -16,11 +16,13 @@ from math import isfinite
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
 from pipeline.text import format_table, json_default
 
+_FORMULA_BEGIN: Final = r"\A(\s*[=+\-@\t\r])"
 _PAGE_ROWS: Final = 100  # of a table at a terminal; more follow in another one
 
 
@@ -43,6 +45,15 @@ def csv_parts(rows: Iterable[pa.Table], names: list[str], line_end: str) -> Iter
     """Yield lines of CSV (RFC 4180): the names of the columns first. Null and an empty text look the same."""
     yield _csv_line(names, line_end)
     yield from (_csv_line(map(_csv_value, row.values()), line_end) for row in _plain_rows(rows))
+
+
+def without_formulas(rows: pa.Table) -> pa.Table:
+    """Return rows whose texts no spreadsheet computes: an apostrophe stands before what would begin a formula."""
+    columns = [
+        pc.replace_substring_regex(column, _FORMULA_BEGIN, r"'\1") if types.is_string(column.type) else column
+        for column in rows.columns
+    ]
+    return pa.Table.from_arrays(columns, names=rows.column_names)
 
 
 def write_parquet(rows: Iterable[pa.Table], schema: pa.Schema, out: BinaryIO) -> None:

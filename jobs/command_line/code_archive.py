@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 PACKAGES = ("jobs", "pipeline", "schemas", "udfs")
 _WHEEL_DATA = {
     "conf/quality": "pipeline/suites",
+    "conf/targets": "pipeline/targets",
     "conf/jars.sha256": "jobs/command_line/jars.sha256",
 }  # as in pyproject.toml; an installed wheel has no conf folder
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from importlib.util import find_spec
 from typing import Final
 
@@ -13,10 +13,12 @@ from jobs import cli
 from jobs.command_line.setting_values import parse_duration
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS
+from pipeline.dashboards.estate.time_zones import find_time_zone
 
 _MODULES: Final = {  # of jobs that are called otherwise
     "compare_taps": "jobs.analysis.compare_taps",
     "queue": "jobs.queue_verdict",
+    "report_estate": "jobs.analysis.report_estate",
     "rows": "jobs.analysis.rows",
     "wireshark": "jobs.analysis.wireshark",
 }
@@ -95,6 +97,14 @@ def parse_time_span(text: str) -> timedelta:
     """Parse a duration as settings have it."""
     try:
         return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def parse_time_zone(text: str) -> tzinfo:
+    """Parse the name of a time zone."""
+    try:
+        return find_time_zone(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -419,6 +429,41 @@ def _queue() -> cli.JobArgumentParser:
     return parser
 
 
+def _report_estate() -> cli.JobArgumentParser:
+    parser = _base("report_estate")
+    parser.add_argument(
+        "--out",
+        metavar="FOLDER",
+        type=cli.parse_local_path,
+        required=True,
+        help="folder for estate.html, and for a CSV file with all rows of each of its tables",
+    )
+    parser.add_argument(
+        "--last",
+        metavar="DURATION",
+        type=parse_time_span,
+        default="30d",
+        help="report what was at some time of so long before now, like 12h or 90d (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--time-zone",
+        metavar="ZONE",
+        type=parse_time_zone,
+        default="UTC",
+        help="time zone of hours and weekdays, like Europe/Berlin (default: %(default)s); all times are in UTC",
+    )
+    parser.add_argument(
+        "--targets",
+        metavar="FILE",
+        type=cli.parse_local_path,
+        nargs="+",
+        action="extend",
+        default=[],
+        help="files of your own that say what targets of a move offer (default: those of conf/targets)",
+    )
+    return parser
+
+
 def _rows() -> cli.JobArgumentParser:
     parser = _base("rows")
     parser.set_defaults(prints_data=True)
@@ -591,6 +636,7 @@ PARSERS: Final[Mapping[str, Callable[[], cli.JobArgumentParser]]] = {
     "ingest_snapshots": _ingest_snapshots,
     "publish_dashboards": _publish_dashboards,
     "queue": _queue,
+    "report_estate": _report_estate,
     "rows": _rows,
     "run_all": _run_all,
     "show_message": _show_message,

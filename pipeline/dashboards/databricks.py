@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pipeline.dashboards.read_datasets import fill_table_names
 from pipeline.queues.last_reports import LAST_QUEUE_REPORTS_SQL
+from pipeline.reports.views.catalog import VIEWS_BY_NAME, catalog_sql
 from pipeline.transfers.hops.hop_sql import hop_rows_sql
 from pipeline.transfers.sequences.sequence_progress import STALLED_SINCE_SQL, ProgressEvidence, with_progress
 from schemas import catalog
@@ -24,6 +25,8 @@ _RECEIVER: Final = "coalesce(receiver_queue_manager, receiver_address)"
 _OF_HOP: Final = (
     "sender_queue_manager, receiver_queue_manager, sender_address, receiver_address, packet_bytes, first_sent_at"
 )
+# Not the time until a quota: quotas are settings, which the dashboard does not have.
+_TREND: Final = "trend, trend_days, trend_bytes_per_day, trend_low, trend_high"
 
 
 class TableNames(Protocol):
@@ -35,7 +38,7 @@ class TableNames(Protocol):
 
 
 class DashboardDataset(NamedTuple):
-    """A dataset of the Databricks dashboard; in its SQL ``{name}`` stands for a table."""
+    """A dataset of the Databricks dashboard; in its SQL ``{name}`` stands for a table or a view of questions."""
 
     name: str
     title: str
@@ -150,6 +153,26 @@ FROM (SELECT *, rank() OVER (PARTITION BY suite ORDER BY run_at DESC, run_id DES
 WHERE place = 1""",
     ),
     DashboardDataset("coverage", "Coverage", "SELECT hour, server_address, layer, measure, value FROM {coverage}"),
+    DashboardDataset(
+        "estate_queues",
+        "Queues of the estate",
+        "SELECT * FROM {estate_queues}",
+    ),
+    DashboardDataset("estate_flows", "Who sends to whom", "SELECT * FROM {estate_flows}"),
+    DashboardDataset("estate_machines", "Machines", "SELECT * FROM {estate_machines}"),
+    DashboardDataset(
+        "estate_hours",
+        "Busy hours",
+        """SELECT queue, date_format(start_at, 'EEEE') AS weekday, hour(start_at) AS hour_of_day,
+  sum(sendings) AS sendings FROM {estate_hours} GROUP BY ALL""",
+    ),
+    DashboardDataset(
+        "trends",
+        "Growth",
+        f"""SELECT 'messages' AS what, queue_manager, queue, last_bytes AS bytes, {_TREND} FROM {{depth_growth}}
+UNION ALL SELECT 'journal', queue_manager, queue, last_bytes, {_TREND} FROM {{journal_growth}} WHERE trend_days > 0
+UNION ALL SELECT 'all queues', queue_manager, NULL, bytes, {_TREND} FROM {{machines}}""",
+    ),
     DashboardDataset(
         "runs",
         "Runs",
@@ -421,6 +444,98 @@ DASHBOARD_PAGES: Final[tuple[tuple[str, tuple[Widget, ...]], ...]] = (
         ),
     ),
     (
+        "Estate",
+        (
+            Widget("filter-multi-select", "estate_flows", "Sender", ("sender",), 3, 1),
+            Widget("filter-multi-select", "estate_flows", "Receiver", ("receiver",), 3, 1),
+            Widget("bar", "estate_flows", "Bytes by receiver", ("receiver", "sum(`bytes`)", "sender"), 6, 7),
+            Widget(
+                "table",
+                "estate_flows",
+                "Who sends to whom",
+                ("sender", "receiver", "queue", "way", "messages", "sendings", "bytes", "first_at", "last_at"),
+                6,
+                7,
+            ),
+            Widget(
+                "bar",
+                "estate_hours",
+                "Sendings by hour of the day",
+                ("hour_of_day", "sum(`sendings`)", "weekday"),
+                6,
+                6,
+            ),
+            Widget(
+                "table",
+                "estate_queues",
+                "Queues",
+                (
+                    "queue",
+                    "holders",
+                    "senders",
+                    "readers",
+                    "messages",
+                    "mean_per_minute",
+                    "p95_per_minute",
+                    "peak_per_minute",
+                    "peak_at",
+                    "captured_minutes",
+                    "body_p50_bytes",
+                    "body_p99_bytes",
+                    "largest_body_bytes",
+                    "headers_known",
+                    "express",
+                    "recoverable",
+                    "transactional",
+                    "priorities",
+                    "source_journal",
+                    "dead_lettered",
+                    "acks_asked",
+                    "encrypted",
+                    "frameworks",
+                ),
+                6,
+                9,
+            ),
+            Widget(
+                "table",
+                "estate_machines",
+                "Machines",
+                (
+                    "machine",
+                    "roles",
+                    "versions",
+                    "queue_manager_ids",
+                    "addresses",
+                    "sent_messages",
+                    "received_messages",
+                    "queues_held",
+                    "clock_ahead_s",
+                ),
+                6,
+                7,
+            ),
+            Widget(
+                "table",
+                "trends",
+                "Growth of daily maxima",
+                (
+                    "trend",
+                    "queue_manager",
+                    "queue",
+                    "what",
+                    "bytes",
+                    "trend_bytes_per_day",
+                    "trend_low",
+                    "trend_high",
+                    "trend_days",
+                ),
+                6,
+                7,
+            ),
+        ),
+    ),
+    (
         "Runs",
         (
             Widget("line", "runs", "Seconds", ("began_at", "max(`seconds`)", "command"), 3, 6),
@@ -458,6 +573,7 @@ def dashboard_json(tables: TableNames) -> str:
     Tables that do not exist yet are included: the dashboard also serves later runs.
     """
     names = {str(table): tables.sql_name(table) for table in catalog.ALL_TABLES}
+    names |= {f"view.{name}": f"({catalog_sql(name, tables.sql_name)})" for name in VIEWS_BY_NAME}
     datasets = [
         {
             "name": dataset.name,

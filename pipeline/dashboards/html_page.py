@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Final
 
@@ -38,22 +39,36 @@ class PageError(Exception):
 def render_page(dashboard: DashboardData) -> str:
     """Return the dashboard as one HTML document."""
     texts = {
-        "style": _read_static("style.css"),
+        "style": read_static("style.css"),
         "plotly": plotly_script(),
-        "program": "\n".join(_read_static(name) for name in SCRIPT_FILES),
+        "program": join_scripts(SCRIPT_FILES),
         "site": json_for_script({**dashboard.to_json(), "terms": page_terms()}),
     }
     # Plotly finds these empty style elements and adds none of its own, which the policy would block.
     sheets = ["plotly.js-style-global", *sorted(set(_PLOTLY_STYLE_ID.findall(texts["plotly"])))]
     texts["sheets"] = "\n".join(f'<style id="{name}"></style>' for name in sheets)
-    for name in ("plotly", "program"):
-        if _SCRIPT_END in texts[name].lower():
-            raise PageError(f"a script contains {_SCRIPT_END!r}, which would end its element")
-    texts["policy"] = content_security_policy(scripts=(texts["plotly"], texts["program"]), styles=(texts["style"], ""))
+    return render_document(
+        read_static("index.html"),
+        texts,
+        scripts=(texts["plotly"], texts["program"]),
+        styles=(texts["style"], ""),
+    )
+
+
+def render_document(
+    template: str, texts: Mapping[str, str], *, scripts: tuple[str, ...], styles: tuple[str, ...]
+) -> str:
+    """Return a template with its texts in place of ``{{name}}``, and its policy in place of ``{{policy}}``.
+
+    The policy allows ``scripts`` and ``styles``. PageError if a script would end its own element.
+    """
+    if any(_SCRIPT_END in script.lower() for script in scripts):
+        raise PageError(f"a script contains {_SCRIPT_END!r}, which would end its element")
+    given = {**texts, "policy": content_security_policy(scripts=scripts, styles=styles)}
     parts: list[str] = []
-    for place, part in enumerate(_read_static("index.html").split("{{")):
+    for place, part in enumerate(template.split("{{")):
         name, closed, rest = part.partition("}}")
-        parts += [texts[name], rest] if place and closed else [part]
+        parts += [given[name], rest] if place and closed else [part]
     return "".join(parts)
 
 
@@ -100,5 +115,11 @@ def plotly_script() -> str:
     return program
 
 
-def _read_static(name: str) -> str:
+def join_scripts(names: Iterable[str]) -> str:
+    """Return scripts of the dashboard, by the names of their files, as one."""
+    return "\n".join(read_static(name) for name in names)
+
+
+def read_static(name: str) -> str:
+    """Return the text of a file of the dashboard's page."""
     return (resources.files("pipeline.dashboards") / "static" / name).read_text(encoding="utf-8")

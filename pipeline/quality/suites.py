@@ -10,13 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 import yaml
 
+from pipeline.local_paths import bundled_folder
 from schemas import catalog
 from schemas.table import Table, quoted
 
@@ -147,13 +146,8 @@ class Suite:
 
 
 def bundled_suites() -> Traversable:
-    """Return the folder of the project's suites: ``conf/quality``, or its copy in an installed package or archive.
-
-    ``pyproject.toml`` and ``tools/build_pyfiles.py`` make the copy.
-    """
-    package = resources.files("pipeline")
-    installed = package / "suites"
-    return installed if installed.is_dir() else Path(str(package)).parent / "conf" / "quality"
+    """Return the folder of the project's suites: ``conf/quality``, or its copy in an installed package or archive."""
+    return bundled_folder("quality", "suites")
 
 
 def read_suites(folder: Traversable) -> tuple[Suite, ...]:

@@ -1,1 +1,1 @@
-"""Reports for a terminal: lake summary, views that answer the 27 questions, message timelines, packet export."""
+"""Reports for a terminal: lake summary, views that answer the 28 questions, message timelines, packet export."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 from uuid import UUID
 
 import yaml
 
+from pipeline.yaml_file import YamlFile
 from udfs.comqc.container_layout import IID_IDISPATCH
 from udfs.comqc.declared_interfaces import (
     NO_DECLARATIONS,
@@ -31,7 +32,6 @@ __all__ = ["DeclarationError", "Declarations", "load_declarations"]
 _NAME: Final = re.compile(r"[^\W\d]\w*")
 _DISPATCH: Final = str(UUID(bytes_le=IID_IDISPATCH))
 _MAX_OPNUM: Final = (1 << 31) - 1
-_Value = TypeVar("_Value")
 
 
 class DeclarationError(Exception):
@@ -42,10 +42,10 @@ def load_declarations(path: Path | None) -> Declarations:
     """Read the declarations of a file, nothing without one; DeclarationError says what is wrong, with file and line."""
     if path is None:
         return NO_DECLARATIONS
-    root = _read_yaml(path)
+    file = _DeclarationFile(path, DeclarationError)
+    root = file.root()
     if root is None:
         raise DeclarationError(f"{path}: no declarations: expected a mapping of interfaces, classes")
-    file = _DeclarationFile(str(path))
     sections = file.fields(root, "the file", optional=("interfaces", "classes"))
     found = Declarations(
         file.interfaces(sections.get("interfaces"), "interfaces", "opnum", file.typed_parameter),
@@ -56,66 +56,8 @@ def load_declarations(path: Path | None) -> Declarations:
     return found
 
 
-def _read_yaml(path: Path) -> yaml.Node | None:
-    try:
-        return yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise DeclarationError(f"{path}{line}: not YAML: {error.problem}") from error
-    except OSError as error:
-        raise DeclarationError(f"{path}: {error.strerror}") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise DeclarationError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-
-
-class _DeclarationFile:
-    """Reads the nodes of a file; every error names its line."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def error(self, node: yaml.Node, message: str) -> DeclarationError:
-        return DeclarationError(f"{self.path}:{node.start_mark.line + 1}: {message}")
-
-    def fields(
-        self, node: yaml.Node, what: str, required: tuple[str, ...] = (), optional: tuple[str, ...] = ()
-    ) -> dict[str, yaml.Node]:
-        """Return the entries of a mapping by name."""
-        names = ", ".join((*required, *optional))
-        if not isinstance(node, yaml.MappingNode):
-            raise self.error(node, f"{what}: expected a mapping of {names}")
-        found: dict[str, yaml.Node] = {}
-        for key, value in node.value:
-            if key.value not in (*required, *optional):
-                raise self.error(key, f"{what}: unknown name {key.value} (there are {names})")
-            if key.value in found:
-                raise self.error(key, f"{what}: {key.value} appears twice")
-            found[key.value] = value
-        if missing := [name for name in required if name not in found]:
-            raise self.error(node, f"{what}: {missing[0]} is missing")
-        return found
-
-    def entries(
-        self, node: yaml.Node | None, what: str, read: Callable[[yaml.Node, str], tuple[_Value, object]]
-    ) -> list[_Value]:
-        """Return the entries of a list; ``read`` returns an entry and what no other entry may have too."""
-        if node is None:
-            return []
-        if not isinstance(node, yaml.SequenceNode):
-            raise self.error(node, f"{what}: expected a list")
-        found, seen = [], set[object]()
-        for entry in node.value:
-            value, identity = read(entry, what)
-            if identity in seen:
-                raise self.error(entry, f"{what}: {identity} appears twice")
-            seen.add(identity)
-            found.append(value)
-        return found
-
-    def text(self, node: yaml.Node, what: str) -> str:
-        if not isinstance(node, yaml.ScalarNode) or not node.value:
-            raise self.error(node, f"{what}: expected text")
-        return str(node.value)
+class _DeclarationFile(YamlFile):
+    """Reads the nodes of a file of declarations."""
 
     def name(self, node: yaml.Node, what: str) -> str:
         text = self.text(node, what)

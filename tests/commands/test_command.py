@@ -194,10 +194,12 @@ def test_wheel_and_archive_hold_the_same_and_what_jobs_need_beside_it(wheel, arc
     inside = archive_contents(wheel)
     assert inside == archive_contents(archive)
     assert {name.split("/")[0] for name in inside} == {"jobs", "pipeline", "schemas", "udfs"}
-    suites = {path.name: path.read_bytes() for path in Path(PROJECT_ROOT, "conf", "quality").iterdir()}
-    assert {name.rpartition("/")[2]: inside[name] for name in inside if name.startswith("pipeline/suites/")} == suites
+    for folder, inside_folder in (("quality", "pipeline/suites/"), ("targets", "pipeline/targets/")):
+        files = {path.name: path.read_bytes() for path in Path(PROJECT_ROOT, "conf", folder).iterdir()}
+        assert {name.rpartition("/")[2]: inside[name] for name in inside if name.startswith(inside_folder)} == files
     assert inside["jobs/command_line/jars.sha256"] == Path(PROJECT_ROOT, "conf", "jars.sha256").read_bytes()
     statics = {"pipeline/dashboards/static/main.js", "pipeline/dashboards/static/index.html", "jobs/analysis/msmq.lua"}
+    statics |= {"pipeline/dashboards/estate/static/main.js", "pipeline/dashboards/estate/static/estate.html"}
     assert statics <= inside.keys()
 
 
@@ -206,17 +208,19 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pipeline.dashboards.html_page import page_code_digest
 from pipeline.quality.suites import bundled_suites, read_suites
-print(bundled_suites(), len(read_suites(bundled_suites())), page_code_digest(), sep="\\n")
+from pipeline.reports.targets.target_file import bundled_targets
+print(bundled_suites(), len(read_suites(bundled_suites())), page_code_digest(), len(bundled_targets()), sep="\\n")
 """
 
 
 def test_what_jobs_need_is_found_in_an_archive(archive, tmp_path):
     command = [sys.executable, "-P", "-c", FOUND, str(archive)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    place, suites, digest = done.stdout.split()
+    place, suites, digest, targets = done.stdout.split()
     assert place.startswith(str(archive))
     assert int(suites) == len(list(Path(PROJECT_ROOT, "conf", "quality").iterdir()))
     assert digest == page_code_digest()
+    assert int(targets) == 7
 
 
 @pytest.mark.long

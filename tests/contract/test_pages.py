@@ -18,6 +18,7 @@ from tools import (
     write_rules_doc,
     write_site_glossary,
     write_tables_doc,
+    write_targets_doc,
 )
 
 GENERATED = {
@@ -26,6 +27,7 @@ GENERATED = {
     "questions": write_questions_doc.questions_page,
     "alerts": write_questions_doc.alerts_page,
     "configuration": write_configuration_doc.page,
+    "targets": write_targets_doc.page,
 }
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
@@ -45,7 +47,7 @@ FILES = (
 )
 PATH = re.compile(rf"(?:{'|'.join(map(re.escape, FOLDERS))})(?:/[A-Za-z0-9_.*-]+)*/?|{'|'.join(map(re.escape, FILES))}")
 # Made by set-up and by make targets, not kept in the repository.
-MADE = {"conf/spark.conf", "pipeline/suites"}
+MADE = {"conf/spark.conf", "pipeline/suites", "pipeline/targets"}
 PROJECT = {"bench", "jobs", "pipeline", "schemas", "udfs"}
 
 

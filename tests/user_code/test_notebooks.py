@@ -13,12 +13,13 @@ import framework_messages
 from application import recorded
 from application.test_tables import ingest
 from example_counts import one_in
+from pipeline.reports.targets.target_file import bundled_targets
 from schemas.catalog import ALL_TABLES
 from user_code.runner import cells, run
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.py"))
-TOUR, MESSAGE, STUCK, COMQC, QUALITY, WHERE = NOTEBOOKS
+TOUR, MESSAGE, STUCK, COMQC, QUALITY, WHERE, ESTATE = NOTEBOOKS
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -180,6 +181,26 @@ class TestOnTheDemosLake:
         said = capsys.readouterr().out
         assert "It was not seen on TCP 1801" in said
         assert run(WHERE, spark, **places, message="no such label").tables == [[], [], [], []]
+
+    def test_the_estate(self, spark, places, capsys):
+        output = run(ESTATE, spark, **places, days="400", quota="1000000")
+        queues, flows, hours, machines, verdicts, obstacles, growth = output.tables
+        names = {row["queue"] for row in queues}
+        assert len(names) == len(queues) > 40
+        assert {row["way"] for row in flows} >= {"tcp_1801", "rpc_read"}
+        sendings = sum(row["sendings"] for row in hours)
+        assert sendings == sum(row["sendings"] or 0 for row in queues) > 200
+        assert {role for row in machines for role in row["roles"]} >= {"sends", "routes", "holds_queues", "reports"}
+        targets = {target.name for target in bundled_targets()}
+        assert {row["queue"] for row in verdicts} == names
+        assert all(row.keys() == {"queue"} | targets for row in verdicts)
+        assert {row["target"] for row in obstacles} == targets
+        assert all(row["evidence"] for row in obstacles)
+        assert {row["what"] for row in growth} == {"messages", "journal", "all queues"}
+        assert {row["trend"] for row in growth} == {None}  # it was recorded on one day
+        assert {(row["trend_quota_bytes"], row["quota_assumed"]) for row in growth} == {(1_000_000, False)}
+        assert len(output.figures) == 3
+        assert f"{len(queues)} queues, " in capsys.readouterr().out
 
     def test_quality(self, spark, places):
         output = run(QUALITY, spark, **places)

@@ -1,1 +1,1 @@
-"""SQL views that answer the 27 questions."""
+"""SQL views that answer the 28 questions."""

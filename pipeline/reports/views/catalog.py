@@ -1,4 +1,4 @@
-"""The 27 questions, and the views that answer them: queries of a lake, or views of a session or a catalog.
+"""The 28 questions, and the views that answer them: queries of a lake, or views of a session or a catalog.
 
 The SQL of a view names tables as ``layer.name``, and is valid for Spark and for DuckDB. In a session, tables are
 temporary views too (``gold_queue_history``), so that tables that do not exist yet are empty. In a catalog, the views
@@ -21,6 +21,8 @@ from pipeline.lake.queries.inputs import BoundQuery, QueryInput, sql_list
 from pipeline.reports.views.acknowledgements import ACKNOWLEDGEMENT_VIEWS
 from pipeline.reports.views.applications import APPLICATION_VIEWS
 from pipeline.reports.views.calls import CALL_VIEWS, COVERAGE_COUNTS_SQL
+from pipeline.reports.views.estate_queues import ESTATE_QUEUES
+from pipeline.reports.views.estate_traffic import ESTATE_TRAFFIC_VIEWS
 from pipeline.reports.views.evidence import EVIDENCE_SCOPE, EvidenceKind, SeenEvidence, Sight
 from pipeline.reports.views.machines import MACHINE_VIEWS
 from pipeline.reports.views.messages import MESSAGE_VIEWS
@@ -38,7 +40,7 @@ from schemas.table import Table, literal, quoted
 
 
 class Question(NamedTuple):
-    """One of the 27 questions, with the evidence that can answer it.
+    """One of the 28 questions, with the evidence that can answer it.
 
     ``evidence`` names R (RPC captures), S (snapshots of queue managers) and T (captures of TCP 1801).
     """
@@ -89,6 +91,7 @@ QUESTIONS: Final = {
     ),
     26: Question("Which messages could applications not process, why, and are they still there?", "part R, T, part S"),
     27: Question("Who sends which type of message to whom, how often, how large?", "part R, T"),
+    28: Question("What does the estate do, queue by queue and machine by machine?", "R, S, T"),
 }
 """The questions of Message Queuing administrators, by number."""
 
@@ -96,7 +99,7 @@ VIEWS_BY_NAME: Final = {
     view.name: view
     for view in (
         *QUEUE_VIEWS, *MACHINE_VIEWS, *TRANSFER_VIEWS, *MESSAGE_VIEWS, *ACKNOWLEDGEMENT_VIEWS, *CALL_VIEWS,
-        *APPLICATION_VIEWS,
+        *APPLICATION_VIEWS, ESTATE_QUEUES, *ESTATE_TRAFFIC_VIEWS,
     )
 }  # fmt: skip
 """All views by name."""
@@ -191,7 +194,7 @@ class LakeViews:
         named: dict[str, QueryInput] = {"quotas": self._quotas(), "machine_quotas": self._machine_quotas()}
         named |= {"machines": scope.machines or (), "queues": scope.queues or ()}
         settings = _settings({each: _input(each) for each in named}, scope, columns)
-        sql = self._resolve_sql(text, lambda table: _input(_plain_name(table)), settings)
+        sql = _resolve_sql(text, lambda table: _input(_plain_name(table)), settings, self.as_of, self.max_gap)
         inputs: dict[str, QueryInput] = {_plain_name(table): table for table in self._tables_of(text)}
         inputs |= {each: values for each, values in named.items() if _input(each) in sql}
         return BoundQuery(sql, inputs)
@@ -264,14 +267,6 @@ class LakeViews:
         """Return the tables that views select from, by their names."""
         return sorted({table for name in names for table in self._tables_of(VIEWS_BY_NAME[name].sql)}, key=str)
 
-    def _resolve_sql(self, text: str, name: Callable[[Table], str], settings: Mapping[str, str]) -> str:
-        """Return the SQL of a query with table names and settings filled in; ``settings``: the SQL of most of them."""
-        now = NEWEST_EVENT_TIME_QUERY if self.as_of is None else f"(SELECT {timestamp_sql(self.as_of)} AS now)"
-        text = _TABLE_NAME.sub(lambda found: name(catalog.table(found[0])), text.replace("setting.now", now))
-        every = {**settings, "max_gap_s": repr(self.max_gap.total_seconds())}
-        # Last: a queue with a quota may be called like a table.
-        return _SETTING.sub(lambda found: every[found[1]], text)
-
     def _quotas(self) -> pa.Table:
         every = {"messages": self.queue_quota_bytes, "journal": self.journal_quota_bytes}
         single = ({"queue": name, "messages": sizes[0], "journal": sizes[1]} for name, sizes in self.quotas.items())
@@ -285,7 +280,27 @@ class LakeViews:
         """Return the SQL of a view that Spark stores: with quotas and names as literals."""
         given = {"quotas": _values_sql(self._quotas()), "machine_quotas": _values_sql(self._machine_quotas())}
         given |= {"machines": sql_list(self.scope.machines or ()), "queues": sql_list(self.scope.queues or ())}
-        return self._resolve_sql(view.sql, name, _settings(given, self.scope, view.scope))
+        return _resolve_sql(view.sql, name, _settings(given, self.scope, view.scope), self.as_of, self.max_gap)
+
+
+def catalog_sql(name: str, sql_name: Callable[[Table], str]) -> str:
+    """Return the SQL of a view in Spark over tables that ``sql_name`` names: of all that they hold, without quotas."""
+    view = VIEWS_BY_NAME[name]
+    no_quotas = {"quotas": _QUOTAS, "machine_quotas": _MACHINE_QUOTAS}
+    given = {each: _values_sql(pa.Table.from_pylist([{}], schema)) for each, schema in no_quotas.items()}
+    settings = _settings({**given, "machines": sql_list(()), "queues": sql_list(())}, EVERYTHING, view.scope)
+    return _resolve_sql(view.sql, sql_name, settings, None, HistoryConfig.max_gap)
+
+
+def _resolve_sql(
+    text: str, name: Callable[[Table], str], settings: Mapping[str, str], as_of: datetime | None, max_gap: timedelta
+) -> str:
+    """Return the SQL of a query with table names and settings filled in; ``settings``: the SQL of most of them."""
+    now = NEWEST_EVENT_TIME_QUERY if as_of is None else f"(SELECT {timestamp_sql(as_of)} AS now)"
+    text = _TABLE_NAME.sub(lambda found: name(catalog.table(found[0])), text.replace("setting.now", now))
+    every = {**settings, "max_gap_s": repr(max_gap.total_seconds())}
+    # Last: a queue with a quota may be called like a table.
+    return _SETTING.sub(lambda found: every[found[1]], text)
 
 
 def _settings(given: Mapping[str, str], scope: Scope, columns: ScopeColumns) -> dict[str, str]:

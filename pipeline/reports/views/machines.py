@@ -7,6 +7,7 @@ from typing import Final
 from pipeline.queues.last_reports import LAST_MACHINE_REPORTS_SQL
 from pipeline.reports.views.evidence import CALLS, MACHINE_REPORTS, all_of
 from pipeline.reports.views.scope import ScopeColumns
+from pipeline.reports.views.trend import TREND_COLUMNS, TREND_LIMITATIONS, TREND_MEANING, with_trends
 from pipeline.reports.views.view import View
 
 _LAST_REPORTS: Final = LAST_MACHINE_REPORTS_SQL.replace(
@@ -40,10 +41,11 @@ MACHINE_VIEWS: Final = (
         "Its last known `state` (DISCONNECTED: taken off network and directory), `since` when it is in that state "
         "without a gap, and `known_until`, when the last report of it expires. `bytes` are those of all its queues, as "
         "last reported at `reported_at`; `used_share` is their share of the quota in `quotas.machine` or "
-        "`quotas.machines`, null without quota.",
+        "`quotas.machines`, null without quota. " + TREND_MEANING,
         "CONNECTED means that nobody took the queue manager offline, not that its directory server answers. Nothing is "
         "known of queue managers that nobody asks. This interface does not report quotas: they come from the "
-        "configuration.",
+        "configuration. A queue manager that does not report the bytes of all its queues has no trend: the queues that "
+        "are reported need not be all. " + TREND_LIMITATIONS,
         """
         WITH last AS (
           SELECT * FROM (""" + _LAST_REPORTS + """)
@@ -52,12 +54,17 @@ MACHINE_VIEWS: Final = (
           FROM last JOIN setting.machine_quotas AS quotas
             ON (quotas.queue_manager = last.queue_manager OR quotas.queue_manager IS NULL) AND quotas.bytes IS NOT NULL
           GROUP BY last.queue_manager
+        ), limits AS (
+          SELECT * FROM last LEFT JOIN quotas USING (queue_manager)
+        ), reported AS (
+          SELECT queue_manager, valid_from, bytes_in_all_queues AS bytes FROM gold.machine_history
+          WHERE setting.since IS NULL OR valid_from >= setting.since
         )
         SELECT queue_manager, state, since, known_until, known_until <= now AS expired, directory_server, reported_at,
           bytes_in_all_queues AS bytes, quota_bytes,
           CAST(bytes_in_all_queues AS double) / nullif(quota_bytes, 0) AS used_share,
-          active_queues, private_queues, sources
-        FROM last LEFT JOIN quotas USING (queue_manager) CROSS JOIN setting.now
+          active_queues, private_queues, sources, """ + TREND_COLUMNS + """
+        FROM """ + with_trends("limits", "reported", ("queue_manager",)) + """ CROSS JOIN setting.now
         WHERE setting.scope
         ORDER BY used_share DESC NULLS LAST, bytes DESC NULLS LAST, queue_manager
         """,

@@ -22,6 +22,7 @@ from pipeline.reports.views.evidence import (
     all_of,
 )
 from pipeline.reports.views.scope import ScopeColumns
+from pipeline.reports.views.trend import TREND_COLUMNS, TREND_LIMITATIONS, TREND_MEANING, with_trends
 from pipeline.reports.views.view import View
 from pipeline.transfers.sequences.sequence_progress import acknowledged_after
 from schemas.table import literal
@@ -35,6 +36,7 @@ _LAST_TRANSFERS: Final = LAST_TRANSFERS_SQL.replace(
     "{eod_transfers}", "(SELECT * FROM gold.eod_transfers WHERE setting.scope)"
 ).replace("{max_gap_s}", "setting.max_gap_s")
 _QUEUES: Final = ("queue", "queue_format_name")
+_QUEUE_KEY: Final = ("queue_manager", *_QUEUES)
 _REPORTED: Final = ScopeColumns("valid_from", "valid_from", ("queue_manager",), _QUEUES)
 _OBSERVED: Final = ScopeColumns("observed_at", "observed_at", ("queue_manager",), _QUEUES)
 _NO_SHORT_RATES: Final = "Rates are null if the reports are less than `history.max_gap` apart."
@@ -168,16 +170,21 @@ QUEUE_VIEWS: Final = (
         "depth_growth", 3,
         "a queue, over the day before now, or the hours asked for",
         "Growth per hour from the first to the last report of that time; `span_s` is the time between them. "
-        "`hours_until_full` extrapolates that rate to the quota in `quotas.*`; null without growth or quota.",
-        "This interface does not report quotas: they come from the configuration. " + _NO_SHORT_RATES,
+        "`hours_until_full` extrapolates that rate to the quota in `quotas.*`; null without growth or quota. "
+        + TREND_MEANING,
+        "This interface does not report quotas: they come from the configuration. " + _NO_SHORT_RATES
+        + " " + TREND_LIMITATIONS,
         """
-        WITH reports AS (
+        WITH reported AS (
+          SELECT queue_manager, queue, queue_format_name, valid_from, message_count, bytes
+          FROM gold.queue_history WHERE setting.scope
+        ), reports AS (
           SELECT queue_manager, queue, queue_format_name, min(valid_from) AS first_at, max(valid_from) AS last_at,
             min_by(message_count, valid_from) AS first_messages, max_by(message_count, valid_from) AS last_messages,
             min_by(bytes, valid_from) AS first_bytes, max_by(bytes, valid_from) AS last_bytes
-          FROM gold.queue_history CROSS JOIN setting.now
+          FROM reported CROSS JOIN setting.now
           WHERE message_count IS NOT NULL AND valid_from <= now
-            AND (setting.since IS NOT NULL OR valid_from > now - INTERVAL 1 DAY) AND setting.scope
+            AND (setting.since IS NOT NULL OR valid_from > now - INTERVAL 1 DAY)
           GROUP BY queue_manager, queue, queue_format_name
         ), limits AS (
           SELECT reports.*, max_by(quotas.messages, quotas.queue IS NOT NULL) AS quota_bytes,
@@ -191,8 +198,8 @@ QUEUE_VIEWS: Final = (
         SELECT queue_manager, queue, queue_format_name, first_at, last_at, span_s, last_messages, last_bytes,
           (last_messages - first_messages) / nullif(hours, 0) AS messages_per_hour,
           (last_bytes - first_bytes) / nullif(hours, 0) AS bytes_per_hour, quota_bytes,
-          """ + _time_until_full("hours") + """ AS hours_until_full
-        FROM rates
+          """ + _time_until_full("hours") + """ AS hours_until_full, """ + TREND_COLUMNS + """
+        FROM """ + with_trends("rates", "reported", _QUEUE_KEY) + """
         ORDER BY hours_until_full NULLS LAST, messages_per_hour DESC NULLS LAST, queue_manager, queue, queue_format_name
         """,
         ("queue_manager",), ("first_at", "last_at"), all_of(QUEUE_REPORTS, hours=24), _REPORTED,
@@ -430,8 +437,9 @@ QUEUE_VIEWS: Final = (
         "journal_growth", 17,
         "a day of a queue's journal",
         "Number of messages and bytes in its first and last report. `days_until_full` extrapolates the day's rate to "
-        "the quota in `quotas.*`; null without growth or quota.",
-        _STATE_EXPIRES + " Quotas come from the configuration. " + _NO_SHORT_RATES,
+        "the quota in `quotas.*`; null without growth or quota. " + TREND_MEANING + " Only the row of a journal's "
+        "newest day has a trend.",
+        _STATE_EXPIRES + " Quotas come from the configuration. " + _NO_SHORT_RATES + " " + TREND_LIMITATIONS,
         """
         WITH reports AS (
           SELECT queue_manager, queue, queue_format_name, valid_from, journal_count AS messages, journal_bytes AS bytes
@@ -439,12 +447,14 @@ QUEUE_VIEWS: Final = (
           UNION ALL
           SELECT queue_manager, replace(queue, ';journal', ''), queue_format_name, valid_from, message_count, bytes
           FROM gold.queue_history WHERE message_count IS NOT NULL AND queue LIKE '%;journal'
+        ), reported AS (
+          SELECT * FROM reports WHERE setting.scope
         ), days AS (
           SELECT queue_manager, queue, queue_format_name, date_trunc('day', valid_from) AS day,
             min_by(messages, valid_from) AS first_messages, max_by(messages, valid_from) AS last_messages,
             min_by(bytes, valid_from) AS first_bytes, max_by(bytes, valid_from) AS last_bytes,
             (unix_micros(max(valid_from)) - unix_micros(min(valid_from))) / 1e6 AS span_s
-          FROM reports WHERE setting.scope GROUP BY ALL
+          FROM reported GROUP BY ALL
         ), limits AS (
           SELECT days.*, max_by(quotas.journal, quotas.queue IS NOT NULL) AS quota_bytes
           FROM days LEFT JOIN setting.quotas AS quotas
@@ -456,8 +466,8 @@ QUEUE_VIEWS: Final = (
         SELECT queue_manager, queue, queue_format_name, day, first_messages, last_messages, last_bytes,
           last_messages - first_messages AS growth, span_s,
           (last_bytes - first_bytes) / nullif(days, 0) AS bytes_per_day, quota_bytes,
-          """ + _time_until_full("days") + """ AS days_until_full
-        FROM rates
+          """ + _time_until_full("days") + """ AS days_until_full, """ + TREND_COLUMNS + """
+        FROM """ + with_trends("rates", "reported", _QUEUE_KEY, "rows.day = date_trunc('day', trends.last_at)") + """
         WHERE last_messages > 0 OR first_messages > 0
         ORDER BY day DESC, days_until_full NULLS LAST, growth DESC, queue_manager, queue, queue_format_name
         """,

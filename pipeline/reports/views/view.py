@@ -1,4 +1,4 @@
-"""Defines a view: a documented SQL query over the lake's tables that answers one of the 27 questions."""
+"""Defines a view: a documented SQL query over the lake's tables that answers one of the 28 questions."""
 
 from __future__ import annotations
 

@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs import ask, export_packets, ingest_captures, ingest_snapshots, run_all, session
+from jobs.analysis import report_estate
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
+from pipeline.reports.views.catalog import QUESTIONS
 from privacy.redaction import planted
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
@@ -177,7 +179,8 @@ def test_no_token_of_the_input_is_in_the_lake_its_pages_or_logs(spark, key, tmp_
         1,
         3,
     )
-    assert ask.main(["--lake", str(out / "lake"), "--rows", "0", *map(str, range(1, 26))]) == 0
+    assert ask.main(["--lake", str(out / "lake"), "--rows", "0", *map(str, QUESTIONS)]) == 0
+    assert report_estate.main(["--lake", str(out / "lake"), "--out", str(out / "report"), "--last", "36500d"]) == 0
     logs.mkdir()
     for name, text in zip(("output", "errors"), capfd.readouterr(), strict=True):
         (logs / name).write_text(text)

@@ -13,7 +13,15 @@ from pipeline.reports.views.catalog import VIEWS_BY_NAME
 
 OF_READS = {"oldest_unread", "read_twice", "receive_times", "receives_not_ended", "reader_load", "receives_waiting"}
 OF_CALLS = {"administrator_actions", "response_times", "failures", "sharing_violations"}
-OF_SESSIONS = {"gaps_on_the_wire", "delivered_twice", "transfer_latency", "resent_messages", "message_hops"}
+OF_SESSIONS = {
+    "gaps_on_the_wire",
+    "delivered_twice",
+    "transfer_latency",
+    "resent_messages",
+    "message_hops",
+    "estate_hours",
+    "estate_queue_coverage",
+}
 OF_QUEUES = {"outgoing_not_connected", "time_in_state", "depth_over_time", "depth_growth", "stuck_queues"}
 OF_TRANSFER_REPORTS = {
     "outgoing_backlog", "transfer_stalls", "sequence_gaps", "ends_that_disagree", "resends", "dead_letter_growth",
@@ -22,7 +30,7 @@ OF_TRANSFER_REPORTS = {
 OF_SNAPSHOTS = OF_QUEUES | OF_TRANSFER_REPORTS | {"machines"}
 OF_READS_OR_SESSIONS = {
     "clock_differences", "comqc_methods", "comqc_paths", "negative_acknowledgements", "acknowledgements_missing",
-    "dead_letters", "dead_letter_messages", "failed_messages", "message_type_flows",
+    "dead_letters", "dead_letter_messages", "failed_messages", "message_type_flows", "estate_flows",
 }  # fmt: skip
 NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)  # days after the recordings
 
@@ -66,13 +74,17 @@ def asked(capsys, folder, *questions, arguments=()):
 @pytest.mark.parametrize(
     ("lake", "unknown"),
     [
-        ("http", set(VIEWS_BY_NAME) - {"not_known"}),
+        ("http", set(VIEWS_BY_NAME) - {"not_known", "estate_coverage"}),
         # A queue that was read has a row in time_in_state: its state is UNKNOWN.
         ("rpc", (OF_SESSIONS | OF_SNAPSHOTS | {"never_acknowledged"}) - {"time_in_state"}),
         ("1801", OF_READS | OF_CALLS | OF_SNAPSHOTS),
         (
             "snapshots",
-            OF_READS | OF_CALLS | OF_SESSIONS | OF_READS_OR_SESSIONS | {"retransmitted", "dead_letter_growth"},
+            OF_READS
+            | OF_CALLS
+            | OF_SESSIONS
+            | OF_READS_OR_SESSIONS
+            | {"retransmitted", "dead_letter_growth", "estate_coverage"},
         ),
         ("all, long ago", {"depth_growth", "dead_letter_growth"}),
     ],

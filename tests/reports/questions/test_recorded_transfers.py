@@ -14,6 +14,7 @@ from pipeline.reports.views.catalog import LakeViews
 from reports.questions.both_engines import answers_of, quick_session
 from transfers_peer.reading import CAPTURES, account_lines, of
 from udfs.codes import NEGATIVE_CLASS_TEXTS, message_class_name
+from udfs.queues.normal_form import normalize_queue_name
 
 pytestmark = pytest.mark.spark
 
@@ -296,3 +297,36 @@ def test_alerts_are_those_of_the_accounts(lake):
     (failing,) = subjects.pop("application_failing")
     assert failing.startswith(f"{BILLING_FAILS} from queue manager ")
     assert not subjects
+
+
+def test_flows_and_queues_of_the_estate(answer):
+    """Of each hop messages, sendings and bytes; of each queue its messages once, with the sendings of the last hop."""
+    hops, queues, guids = defaultdict(Counter), defaultdict(dict), {}
+    for account in ACCOUNTS:
+        greeted = {each["session"] for each in account.packets.values() if each["kind"] == "establish_connection"}
+        for line in account.sessions:
+            if line["session"] in greeted:
+                guids[line["client_address"]] = line["initiator_queue_manager"]
+                guids[line["server_address"]] = line["acceptor_queue_manager"]
+        first_hops = (each for each in account.messages if each["hop_count"] == 0)  # their messages name the sender
+        guids |= {each["sender_address"]: each["source_queue_manager"] for each in first_hops}
+    for account, message in MESSAGES:
+        queue = normalize_queue_name(message["destination_queue"])
+        sizes = [packet["length_bytes"] for packet in account.sendings(message)]
+        ends = (guids.get(address, address) for address in hop_of(message))
+        hops[*ends, queue] += Counter(messages=1, sendings=len(sizes), bytes=sum(sizes))
+        queues[queue].setdefault(message["message_id"], defaultdict(list))[message["hop_count"]] += sizes
+    counted = ("messages", "sendings", "bytes")
+    assert hops == {
+        (row["sender"], row["receiver"], row["queue"]): Counter({name: row[name] for name in counted})
+        for row in answer("estate_flows") if row["way"] == "tcp_1801"
+    }  # fmt: skip
+    rows = {row["queue"]: row for row in answer("estate_queues")}
+    for queue, messages in queues.items():
+        last = [hop[max(hop)] for hop in messages.values()]
+        row = rows[queue]
+        assert (row["messages"], row["sent_messages"], row["read_messages"]) == (len(messages), len(messages), None)
+        assert (row["sendings"], row["sent_bytes"]) == (sum(map(len, last)), sum(map(sum, last)))
+        assert row["resendings"] == sum(map(len, last)) - len(messages)
+    assert rows.keys() == queues.keys()
+    assert any(len(hop) > 1 for messages in queues.values() for hop in messages.values())

@@ -388,7 +388,7 @@ def test_what_was_not_captured_cannot_be_known(lake_views, monkeypatch, capsys):
     """An empty answer means "none" only where what the view reads was captured."""
     nothing = lake_views({CAPTURE_FILES: [{"capture_id": "c", "last_packet_at": NOW, "packets": 9}]})
     enough = {name for name in VIEWS_BY_NAME if nothing.views.evidence(name).is_enough}
-    assert enough == {COVERAGE_VIEW}
+    assert enough == {COVERAGE_VIEW, "estate_coverage"}
     monkeypatch.setattr(ask, "open_lake_with_data", lambda _: nothing.views.lake)
     assert ask.main(["--lake", "x", "delivered_twice"]) == 0
     assert "Cannot be known from what was captured: nothing was seen of TCP 1801." in capsys.readouterr().out
