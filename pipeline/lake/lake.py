@@ -356,7 +356,7 @@ class Lake:
         return self.select(table, f"{quoted(column or table.key[0])} IN {{values}}", columns, dates, values=values)
 
     def select(
-        self, table: Table, where: str, columns: Sequence[str] = (), dates: Dates | None = None, /, **of: Values
+        self, table: Table, where: str, columns: Sequence[str] = (), dates: Dates | None = None, /, **of: QueryInput
     ) -> pa.Table:
         """Return the rows that meet a SQL condition, as for ``query``, with the declared types of the columns.
 
