@@ -65,9 +65,11 @@ _CHANGED_PURGES: Final = f"""
 SELECT DISTINCT {_PLACE} AS place FROM (
   SELECT queue, server_address, {HANDLE_SQL} FROM {{feed}} WHERE {NOT_REFUSED_SQL} AND operation = 'purge'
 )"""
-# Rows of the messages ``_AffectedMessages``. One at an unknown queue may be at any queue.
-_ABOUT: Final = f"""(({_QUEUE}, lookup_id) IN (SELECT place, lookup_id FROM {{numbers}})
-  OR ({_QUEUE}, message_key) IN (SELECT place, message_key FROM {{keys}})
+# Rows of the messages ``_AffectedMessages``. One at an unknown queue may be at any queue. Place and identifier are
+# compared as one text: DuckDB compares pairs with nulls row by row.
+_ABOUT: Final = f"""(
+  {_QUEUE} || ' ' || CAST(lookup_id AS string) IN (SELECT place || ' ' || CAST(lookup_id AS string) FROM {{numbers}})
+  OR {_QUEUE} || ' ' || message_key IN (SELECT place || ' ' || message_key FROM {{keys}})
   OR lookup_id IN (SELECT lookup_id FROM {{numbers}} WHERE place IS NULL)
   OR message_key IN (SELECT message_key FROM {{keys}} WHERE place IS NULL))"""
 _PLACES: Final = "(SELECT coalesce(place, '') FROM {numbers} UNION SELECT coalesce(place, '') FROM {keys})"
