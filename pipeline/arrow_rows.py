@@ -35,9 +35,10 @@ def table_to_rows(table: pa.Table) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in zip(*(one.to_pylist() for one in columns), strict=True)]
 
 
-def is_in(rows: pa.Table | pa.RecordBatch, column: str, values: Collection[str]) -> Any:  # noqa: ANN401 - of either's kind
+def is_in(rows: pa.Table | pa.RecordBatch, column: str, values: Collection[str] | pa.Array) -> Any:  # noqa: ANN401 - of either's kind
     """Return which rows have one of some texts in a column, as a boolean array."""
-    return pc.is_in(rows.column(column), pa.array(sorted(values), pa.string()))
+    wanted = values if isinstance(values, pa.Array) else pa.array(sorted(values), pa.string())
+    return pc.is_in(rows.column(column), wanted)
 
 
 def encode_texts(rows: pa.Table, *keys: str) -> pa.Table:

@@ -139,9 +139,9 @@ def keys_overlap(names: Iterable[str], some: str) -> str:
     return f"({' OR '.join(f'({name}) IN {some}' for name in names)})"
 
 
-def keys_in_column(rows: pa.Table, column: str) -> set[str]:
-    """Return the keys in an array column."""
-    return set(pc.drop_null(pc.list_flatten(rows[column])).to_pylist())
+def keys_in_column(rows: pa.Table, column: str) -> pa.Array:
+    """Return the keys in an array column, each once."""
+    return pc.drop_null(pc.unique(pc.list_flatten(rows[column])))
 
 
 def concat_unique(calls: pa.Table, *more: pa.Table) -> pa.Table:

@@ -122,7 +122,7 @@ class AffectedAssociations:
         """Return those of the findings that rest on one call alone which did not change."""
         if self.calls is None:
             return findings.slice(0, 0)
-        changed = pc.is_in(findings["call_key"], self.calls.rows["call_key"].combine_chunks())
+        changed = is_in(findings, "call_key", self.calls.call_keys)
         return findings.filter(pc.and_(is_in(findings, "rule_id", single_call_rules()), pc.invert(changed)))
 
     def add_met_without_bind(self, connections: pa.Table) -> None:

@@ -13,7 +13,7 @@ that something is wrong, not what.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -72,11 +72,11 @@ class _RemoteReadCalls(NamedTuple):
 
 def lookback_call_keys(
     reads: _RemoteReadCalls,
-    changed_keys: Collection[str],
+    changed_keys: pa.Array,
     span: tuple[int, int],
-    evidence: Collection[str],
+    evidence: pa.Array,
     openings: pa.Table,
-) -> set[str]:
+) -> pa.Array:
     """Return the keys of the calls that the evaluation needs, among rows of silver.remote_read_calls.
 
     ``changed_keys`` are the changed calls; ``span`` is from the start of the first to the end of the last of them,
@@ -91,7 +91,7 @@ def lookback_call_keys(
     more = reads.select_keys_sharing(some, of_contexts, of_numbers, contexts=contexts, numbers=numbers)
     some = concat_unique(some, more)
     found = concat_unique(some, reads.select_keys_sharing(some))
-    return {*found["call_key"].to_pylist(), *changed_keys, *evidence}
+    return pc.unique(pa.chunked_array([*found["call_key"].chunks, changed_keys, evidence], pa.string()))
 
 
 def _in_flight_condition(since: int, until: int) -> str:
@@ -107,12 +107,13 @@ _ALWAYS_INCLUDED: Final = (
 )
 
 
-def _opened_or_closed(openings: pa.Table, changed: Collection[str]) -> tuple[set[str], set[int]]:
+def _opened_or_closed(openings: pa.Table, changed: pa.Array) -> tuple[set[str], set[int]]:
     """Return the contexts of RemoteRead and the queue numbers of qm2qm that changed calls opened or closed."""
     methods = {*OPEN_METHODS, *CLOSE_METHODS}
-    rows = openings.select(["call_key", "interface_name", "opnum", "context_handle", "queue_handle"]).to_pylist()
+    names = ["interface_name", "opnum", "context_handle", "queue_handle"]
+    rows = openings.select(names).append_column("is_changed", is_in(openings, "call_key", changed)).to_pylist()
     ours = [row for row in rows if (row["interface_name"], row["opnum"]) in methods]
-    contexts = {(row["interface_name"], row["context_handle"]) for row in ours if row["call_key"] in changed}
+    contexts = {(row["interface_name"], row["context_handle"]) for row in ours if row["is_changed"]}
     numbers = {row["queue_handle"] for row in ours if (row["interface_name"], row["context_handle"]) in contexts}
     remote = {handle for interface, handle in contexts if interface == REMOTE_READ_NAME and handle is not None}
     return remote, {number for number in numbers if number is not None}
@@ -184,10 +185,11 @@ def _of_several_calls(findings: pa.Table) -> pa.Table:
     return findings.filter(pc.invert(is_in(findings, "rule_id", single_call_rules())))
 
 
-def _evidence_keys(findings: pa.Table) -> frozenset[str]:
+def _evidence_keys(findings: pa.Table) -> pa.Array:
     """Return the keys of the calls that prove findings of rules over several calls."""
     ours = _of_several_calls(findings)
-    return frozenset({*pc.list_flatten(ours["evidence"]).to_pylist(), *ours["call_key"].to_pylist()} - {None})
+    keys = [*pc.list_flatten(ours["evidence"]).chunks, *ours["call_key"].chunks]
+    return pc.drop_null(pc.unique(pa.chunked_array(keys, pa.string())))
 
 
 def _unaffected_associations(findings: pa.Table, stored: pa.Table, ongoing: Mapping[str, str]) -> set[str]:

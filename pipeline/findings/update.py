@@ -280,14 +280,14 @@ class _FindingsUpdate:
         }
         queries["current"] = partial(self._current_findings, affected)
         found = run_concurrently(queries)
-        answered = found["reads"].filter(pc.is_valid(found["reads"]["packet_bytes"]))["call_key"].to_pylist()
+        answered = found["reads"].filter(pc.is_valid(found["reads"]["packet_bytes"]))["call_key"].combine_chunks()
         by_call = "call_key IN {keys}"
         messages = MESSAGE_INPUT.read_rows(lake, by_call, dates, keys=answered)
         calls, decoded = found["calls"], [found["reads"], found["clients"], found["management"], messages]
         if affected.calls is not None:
-            calls, managed = calls.drop_columns([*STUB_COLUMN_TYPES]), found["management"]["call_key"].to_pylist()
+            calls, managed = calls.drop_columns([*STUB_COLUMN_TYPES]), found["management"]["call_key"].combine_chunks()
             decoded.append(affected.calls.rows)
-            if managed:
+            if len(managed):
                 decoded.append(self._management_stubs.read_rows(lake, by_call, dates, keys=managed))
         calls = join_decoded_columns(calls, decoded)
         facts = EvaluationInput(calls, servers.opening_calls, servers.connections, found["binds"])

@@ -170,7 +170,8 @@ def _on_other_hops(step: IncrementalUpdate) -> set[str]:
     """Return the connections of what is of another hop than before; UnknownChangesError."""
     found: set[str] = set()
     for transfers, (changed, table, connections) in _ON_OTHER_HOPS.items():
-        if ids := {row["id"] for row in step.changes(transfers, changed)}:
+        if (rows := step.changed_rows(transfers, changed)) is not None and rows.num_rows:
+            ids = rows["id"].combine_chunks()
             found |= {*step.lake.query(connections, rows=table, ids=ids)["connection_id"].to_pylist()}
     return found
 

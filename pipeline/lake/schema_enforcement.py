@@ -80,14 +80,14 @@ def changed_keys(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], s
     earlier = there.select(facts).cast(select_fields(rows.schema, facts)).take(places.drop_null())
     same = pc.is_valid(known[key])
     for name in facts:
-        same = pc.and_(same, _alike(known[name], earlier[name]))
+        same = pc.and_(same, alike(known[name], earlier[name]))
     is_gone = pc.invert(pc.is_in(there[key], rows[key].combine_chunks()))
     found = (rows[key].filter(pc.is_null(places)), known[key].filter(pc.invert(same)), there[key].filter(is_gone))
     new, other, gone = (set(keys.to_pylist()) for keys in found)
     return new | other, other | gone
 
 
-def _alike(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
+def alike(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return where two columns have equal values; two nulls are equal."""
     if pa.types.is_nested(one.type):  # which Arrow does not compare
         return pa.array([a == b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], pa.bool_())

@@ -335,7 +335,7 @@ def build_message_histories(
             confirmed.apply_to(history, until)
             history.unconfirmed_removals = unconfirmed.after_last_handout(history, until)
             last = history.last_settled
-            family = elsewhere.returned_after(queue_family(message.queue_ref, message.message_key), last.over_at)
+            family = elsewhere.returned_after(_queue_family(message.queue_ref, message.message_key), last.over_at)
             proof = next((read for read in family if read.proves_abort_elsewhere(last)), None)
             if proof is not None:
                 history.abort_last_settled(proof)
@@ -345,7 +345,7 @@ def build_message_histories(
     return found[::-1]
 
 
-def queue_family(queue_ref: QueueRef, message_key: str | None) -> tuple[str, str] | None:
+def _queue_family(queue_ref: QueueRef, message_key: str | None) -> tuple[str, str] | None:
     """Return the queue without its subqueue, and the message_key; None where one is not known.
 
     Journals and dead-letter queues hold copies of messages: they are no subqueues.
@@ -357,12 +357,12 @@ def queue_family(queue_ref: QueueRef, message_key: str | None) -> tuple[str, str
 
 
 class _ReturnedReads:
-    """The reads with an AbortCounter that returned a message, by ``queue_family``, in the order of handouts."""
+    """The reads with an AbortCounter that returned a message, by ``_queue_family``, in the order of handouts."""
 
     def __init__(self, messages: Mapping[MessageIdentity, Sequence[ReadAttempt]]) -> None:
         found: list[tuple[tuple[str, str], ReadAttempt]] = []
         for message, reads in messages.items():
-            family = queue_family(message.queue_ref, message.message_key)
+            family = _queue_family(message.queue_ref, message.message_key)
             if family is not None:
                 found += ((family, read) for read in reads if None not in (read.abort_count, read.returned_at))
         self._reads = Timeline[ReadAttempt]()

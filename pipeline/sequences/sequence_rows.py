@@ -23,8 +23,6 @@ from udfs.keys import key
 
 ACK_SEQUENCES_SCHEMA: Final = ACK_SEQUENCES.schema()
 
-AnyRow = Any  # a row of Spark or a dictionary: values by column name
-
 HANDLE_SQL: Final = "coalesce(context_handle, CAST(queue_handle AS string)) AS handle"
 """The SQL of the handle that stands for an unknown queue: its context handle, else its number."""
 
@@ -56,21 +54,16 @@ REMOVALS_SQL: Final = f"SELECT {', '.join(_REMOVAL_COLUMNS)} FROM {{operations}}
 def read_attempts_sql(condition: str = "TRUE") -> str:
     """Return the SQL of what ``to_read_attempts`` needs of the ``{attempts}`` whose message is known.
 
-    The condition must hold for all attempts at a message or for none: ``read_at_unknown_queue`` of an attempt says
-    whether one at an unknown queue may be of its message.
+    ``read_at_unknown_queue`` of an attempt says whether one at an unknown queue, of all there are, may be of its
+    message.
     """
-    where = f"FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL} AND {condition}"
-    others = f"(SELECT server_address, lookup_id, message_key {where} AND queue IS NULL) AS other"
+    known = f"FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL}"
+    others = f"(SELECT server_address, lookup_id, message_key {known} AND queue IS NULL) AS other"
     exist = " OR ".join(f"EXISTS (SELECT 1 FROM {others} WHERE {same})" for same in _SAME_MESSAGE)
     return (
         f"SELECT known.*, known.queue IS NOT NULL AND ({exist}) AS read_at_unknown_queue"
-        f" FROM (SELECT {', '.join(_READ_ATTEMPT_COLUMNS)} {where}) AS known"
+        f" FROM (SELECT {', '.join(_READ_ATTEMPT_COLUMNS)} {known} AND {condition}) AS known"
     )
-
-
-def queue_ref_of(row: AnyRow) -> QueueRef:
-    """Return the queue of an attempt or operation, from its columns queue, server_address and handle."""
-    return _queue_ref(row["queue"], row["server_address"], row["handle"])
 
 
 def _queue_ref(queue: str | None, server_address: str | None, handle: str | None) -> QueueRef:
@@ -83,7 +76,7 @@ def to_read_attempts(rows: pa.Table) -> list[ReadAttempt]:
     of = {name: times_to_us(rows[name]) for name in times}
     values = {name: of.get(name, rows[name]).to_pylist() for name in rows.column_names}
     values["queue_ref"] = [*map(_queue_ref, *(values[name] for name in ("queue", "server_address", "handle")))]
-    values["lookup_id"] = [*map(decimal_to_int, values["lookup_id"])]
+    values["lookup_id"] = [*map(_decimal_to_int, values["lookup_id"])]
     values["has_capture_gaps"] = values["gaps"]
     for name in ("ack_refused", "ack_unanswered", "has_capture_gaps"):
         values[name] = [*map(bool, values[name])]
@@ -100,9 +93,9 @@ def to_removals(rows: pa.Table) -> list[Removal]:
     return [
         Removal(
             row["call_key"],
-            queue_ref_of(row),
+            _queue_ref(row["queue"], row["server_address"], row["handle"]),
             row["at"] or 0,
-            decimal_to_int(row["lookup_id"]),
+            _decimal_to_int(row["lookup_id"]),
             row["target_queue"],
             row["outcome"] == "done",
             tuple(row["evidence"] or ()),
@@ -129,7 +122,7 @@ def ack_sequence_rows(
     return columns_to_table(_columns(found), ACK_SEQUENCES_SCHEMA)
 
 
-def decimal_to_int(value: Any) -> int | None:  # noqa: ANN401 - a decimal, as Arrow and Spark give it
+def _decimal_to_int(value: Any) -> int | None:  # noqa: ANN401 - a decimal, as Arrow and Spark give it
     """Return a decimal as an int; None stays None."""
     return None if value is None else int(value)
 

@@ -10,21 +10,22 @@ many by the grouped query for all rows, with a condition.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.attempts import capture_gaps
 from pipeline.attempts.attempts_state import AttemptsState
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import MAX_ROWS_IN_MEMORY, BoundQuery, GroupedQuery, Values
-from pipeline.sequences.message_fates import QueueRef, ReadAttempt, Removal, queue_family
+from pipeline.lake.queries.inputs import MAX_ROWS_IN_MEMORY, BoundQuery, GroupedQuery, QueryInput
+from pipeline.sequences.message_fates import Removal
 from pipeline.sequences.sequence_rows import (
     ACK_SEQUENCES_SCHEMA,
     HANDLE_SQL,
@@ -32,56 +33,53 @@ from pipeline.sequences.sequence_rows import (
     NOT_REFUSED_SQL,
     REMOVALS_SQL,
     ack_sequence_rows,
-    decimal_to_int,
-    queue_ref_of,
     read_attempts_sql,
     to_read_attempts,
     to_removals,
 )
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
-from udfs.rows import RowDict
 from udfs.times import timedelta_to_us
 
 _SEQUENCES: Final = DerivedTable(
     ACK_SEQUENCES, (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), code_version="7", needs=(RECEIVE_ATTEMPTS,)
 )
-_MESSAGE_COLUMNS: Final = ("queue", "server_address", "lookup_id", "message_key")  # which message, with its handle
 _NOT_TAKEN: Final = "fate IN ('returned', 'held', 'purged')"  # by a reader; a purge can take, or took, such a message
 _SEALED: Final = (  # attempts that may have brought any message: their answer is encrypted
     "array_contains(missing, 'sealed') AND lookup_id IS NULL AND message_key IS NULL AND coalesce(is_receive, TRUE)"
 )
+# A queue and its subqueues are one place: moves keep the identifier. Null: the queue is not known.
+_QUEUE: Final = "split_part(queue, ';', 1)"
+_PLACE: Final = f"coalesce({_QUEUE}, concat_ws(' ', server_address, handle))"
+_MESSAGE: Final = f"{_QUEUE} AS place, lookup_id, message_key"
 # The messages of changed attempts, and whether the message of one is not known.
-_CHANGED_ATTEMPTS: Final = (
-    f"SELECT {', '.join((*_MESSAGE_COLUMNS, HANDLE_SQL))}, coalesce({_SEALED}, FALSE) AS sealed"
-    f" FROM {{feed}} WHERE {MESSAGE_KNOWN_SQL} OR {_SEALED}"
-)
-# What changed operations did, or may have done, to messages or whole queues.
-_CHANGED_OPERATIONS: Final = (
-    f"SELECT queue, server_address, lookup_id, {HANDLE_SQL}, target_queue, operation FROM {{feed}}"
-    f" WHERE {NOT_REFUSED_SQL}"
-)
-_MESSAGES: Final = f"SELECT DISTINCT {', '.join((*_MESSAGE_COLUMNS, HANDLE_SQL))} FROM {{attempts}}"
-# Rows that may be of some messages (``_AffectedMessages.values``).
-_ABOUT: Final = """(lookup_id IN {numbers} AND (queue IS NULL OR queue IN {queues})
-  OR lookup_id IN {unplaced_numbers} OR message_key IN {keys})"""
+_CHANGED_ATTEMPTS: Final = f"""
+SELECT DISTINCT {_MESSAGE}, coalesce({_SEALED}, FALSE) AS sealed FROM {{feed}} WHERE {MESSAGE_KNOWN_SQL} OR {_SEALED}"""
+# The messages that changed operations moved, or may have moved, from one place or to another.
+_CHANGED_MOVES: Final = f"""
+SELECT DISTINCT {_QUEUE} AS place, lookup_id FROM (
+  SELECT queue, lookup_id FROM {{feed}} WHERE {NOT_REFUSED_SQL}
+  UNION ALL SELECT target_queue AS queue, lookup_id FROM {{feed}} WHERE {NOT_REFUSED_SQL} AND target_queue IS NOT NULL
+) WHERE lookup_id IS NOT NULL"""
+_CHANGED_PURGES: Final = f"""
+SELECT DISTINCT {_PLACE} AS place FROM (
+  SELECT queue, server_address, {HANDLE_SQL} FROM {{feed}} WHERE {NOT_REFUSED_SQL} AND operation = 'purge'
+)"""
+# Rows of the messages ``_AffectedMessages``. One at an unknown queue may be at any queue. Place and identifier are
+# compared as one text: DuckDB compares pairs with nulls row by row.
+_ABOUT: Final = f"""(
+  {_QUEUE} || ' ' || CAST(lookup_id AS string) IN (SELECT place || ' ' || CAST(lookup_id AS string) FROM {{numbers}})
+  OR {_QUEUE} || ' ' || message_key IN (SELECT place || ' ' || message_key FROM {{keys}})
+  OR lookup_id IN (SELECT lookup_id FROM {{numbers}} WHERE place IS NULL)
+  OR message_key IN (SELECT message_key FROM {{keys}} WHERE place IS NULL))"""
+_PLACES: Final = "(SELECT coalesce(place, '') FROM {numbers} UNION SELECT coalesce(place, '') FROM {keys})"
+# Moves of these messages, and purges where they are.
+_REMOVED: Final = f"""(lookup_id IS NULL OR lookup_id IN (SELECT lookup_id FROM {{numbers}}))
+  AND (coalesce({_QUEUE}, '') IN {_PLACES} OR split_part(target_queue, ';', 1) IN {_PLACES})"""
 _GROUP: Final = "message_group"
-# A queue and its subqueues are one place: moves keep the identifier.
-_PLACE: Final = "coalesce(split_part(queue, ';', 1), concat_ws(' ', server_address, handle))"
-# All attempts with the group that each belongs to, of 256: messages are not split. The messages of a place are told
-# apart by lookup identifier or message_key; where some attempts have only the one and some only the other, all messages
-# of the place are in one group.
-_GROUPED_ATTEMPTS: Final = f"""
-SELECT every.*,
-  left(md5(concat_ws(' ', {_PLACE}, CASE WHEN mixed.place IS NULL
-    THEN coalesce(CAST(lookup_id AS string), message_key) END)), 2) AS {_GROUP}
-FROM ({read_attempts_sql()}) AS every LEFT JOIN (
-  SELECT {_PLACE} AS place FROM (SELECT queue, server_address, lookup_id, {HANDLE_SQL}
-    FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL}) AS placed GROUP BY 1
-  HAVING bool_or(lookup_id IS NULL) AND bool_or(lookup_id IS NOT NULL)
-) AS mixed ON mixed.place = {_PLACE}"""
-MessageKey = tuple[QueueRef, int | None, str | None]
-"""A message: where it is, its lookup identifier, its message_key."""
+_IDENTIFIERS: Final = pa.schema(
+    {"place": pa.string(), **{name: ACK_SEQUENCES_SCHEMA.field(name).type for name in ("lookup_id", "message_key")}}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,81 +105,26 @@ def update(lake: Lake, *, lost_after: timedelta, poison_after: int) -> int:
     return step.recompute(work.find_affected, work.recompute)
 
 
-@dataclass(slots=True)
-class _AffectedMessages:
-    """Messages, by place and lookup identifier (``lookups``) or message_key (``keys``).
+class _AffectedMessages(NamedTuple):
+    """Messages by ``place`` and lookup_id (``numbers``), and by place and message_key (``keys``), each once."""
 
-    ``bound``: the keys, with their places, of attempts without a lookup identifier. ``families``: the keys with the
-    queues, without their subqueues, where reads of the one may show what became of the message in the other.
-    ``unplaced_numbers`` and ``unplaced_keys`` are those at unknown queues: their messages may be at any queue.
-    """
+    numbers: pa.Table
+    keys: pa.Table
 
-    lookups: set[tuple[QueueRef, int]] = field(default_factory=set)
-    keys: set[tuple[QueueRef, str]] = field(default_factory=set)
-    bound: set[tuple[QueueRef, str]] = field(default_factory=set)
-    families: set[tuple[str, str]] = field(default_factory=set)
-    unplaced_numbers: set[int] = field(default_factory=set)
-    unplaced_keys: set[str] = field(default_factory=set)
+    @classmethod
+    def of(cls, *rows: pa.Table) -> _AffectedMessages:
+        """Return the messages of rows, which have a place, and a lookup_id, a message_key, or both."""
+        every = pa.concat_tables([_IDENTIFIERS.empty_table(), *rows], promote_options="permissive").cast(_IDENTIFIERS)
+        place, *names = _IDENTIFIERS.names
+        return cls(*(every.filter(pc.is_valid(every[name])).group_by([place, name]).aggregate([]) for name in names))
 
     def __bool__(self) -> bool:
-        return bool(self.lookups or self.keys)
+        return self.size > 0
 
     @property
-    def queues(self) -> set[str | None]:
-        """The queues where the messages are; None for those that are not known."""
-        return {place.queue for place, _ in (*self.lookups, *self.keys)}
-
-    def values(self) -> dict[str, Values]:
-        """Return the values of ``_ABOUT``."""
-        return {
-            "numbers": {lookup_id for _, lookup_id in self.lookups},
-            "queues": {place.queue for place, _ in self.lookups if place.queue is not None},
-            "unplaced_numbers": self.unplaced_numbers,
-            "keys": {name for _, name in self.keys},
-        }
-
-    def add(self, place: QueueRef, lookup_id: int | None, message_key: str | None) -> None:
-        """Add the message of one attempt or row."""
-        if lookup_id is not None:
-            self.lookups.add((place, lookup_id))
-            if place.queue is None:
-                self.unplaced_numbers.add(lookup_id)
-        if message_key is not None:
-            if place.queue is None:
-                self.unplaced_keys.add(message_key)
-            self.keys.add((place, message_key))
-            if lookup_id is None:
-                self.bound.add((place, message_key))
-            if (family := queue_family(place, message_key)) is not None:
-                self.families.add(family)
-
-    def add_bound(self, messages: Collection[MessageKey]) -> bool:
-        """Add the messages that attempts bind to these, until no more come; return whether any came."""
-        begin, before = self._size(), -1
-        while before != (before := self._size()):
-            for message in messages:
-                if self.contains(*message):
-                    self.add(*message)
-        return before > begin
-
-    def _size(self) -> int:
-        return len(self.lookups) + len(self.keys) + len(self.bound) + len(self.families)
-
-    def contains(self, place: QueueRef, lookup_id: int | None, message_key: str | None) -> bool:
-        """Whether an attempt, or a row, is of one of these messages."""
-        if message_key in self.unplaced_keys or lookup_id in self.unplaced_numbers:
-            return True
-        if queue_family(place, message_key) in self.families:
-            return True
-        by_key = None if message_key is None else (place, message_key)
-        if lookup_id is None:
-            return by_key in self.keys
-        return (place, lookup_id) in self.lookups or by_key in self.bound
-
-    def select(self, rows: pa.Table) -> pa.Table:
-        """Return those of some rows that are of these messages."""
-        messages = map(_message_of_row, rows.select([*_MESSAGE_COLUMNS, "handle"]).to_pylist())
-        return rows.filter(pa.array([self.contains(*each) for each in messages], pa.bool_()))
+    def size(self) -> int:
+        """How many numbers and keys there are."""
+        return len(self.numbers) + len(self.keys)
 
 
 @dataclass(slots=True)
@@ -202,24 +145,23 @@ class _ReceiveSequencesUpdate:
 
     def find_affected(self) -> _AffectedMessages:
         """Return the messages that changes affect; UnknownChangesError."""
-        queries = {RECEIVE_ATTEMPTS: _CHANGED_ATTEMPTS, QUEUE_OPERATIONS: _CHANGED_OPERATIONS}
-        found = run_concurrently({table: partial(self.step.changes, table, sql) for table, sql in queries.items()})
-        attempts, operations = found[RECEIVE_ATTEMPTS], found[QUEUE_OPERATIONS]
-        affected = _AffectedMessages()
-        for row in attempts:
-            affected.add(*_message_of_row(row))
-        for row in operations:
-            places = {queue_ref_of(row), QueueRef(row["target_queue"])} - {QueueRef(None)}
-            if row["lookup_id"] is not None:
-                affected.lookups |= {(place, int(row["lookup_id"])) for place in places}
-        purged = {queue_ref_of(row) for row in operations if row["operation"] == "purge"}
-        rows = self._purgeable_messages(purged) if purged else []
-        since = self._loss_changed_since(sealed=any(row["sealed"] for row in attempts))
+        queries = {
+            "attempts": partial(self.step.changed_rows, RECEIVE_ATTEMPTS, _CHANGED_ATTEMPTS),
+            "moves": partial(self.step.changed_rows, QUEUE_OPERATIONS, _CHANGED_MOVES),
+            "purges": partial(self.step.changed_rows, QUEUE_OPERATIONS, _CHANGED_PURGES),
+        }
+        found = {name: rows for name, rows in run_concurrently(queries).items() if rows is not None}
+        is_sealed = "attempts" in found and pc.any(found["attempts"]["sealed"]).as_py()
+        purges = found.pop("purges", None)
+        messages = [
+            rows.select([name for name in _IDENTIFIERS.names if name in rows.column_names]) for rows in found.values()
+        ]
+        if purges is not None and purges.num_rows:
+            messages.append(self._messages_not_taken(f"{_PLACE} IN (SELECT place FROM {{purges}})", purges=purges))
+        since = self._loss_changed_since(sealed=bool(is_sealed))
         if since is not None:
-            rows += self._messages_not_taken(f"(settled_at IS NULL OR unix_micros(settled_at) >= {since})")
-        for row in rows:
-            affected.add(*_message_of_row(row))
-        return affected
+            messages.append(self._messages_not_taken(f"(settled_at IS NULL OR unix_micros(settled_at) >= {since})"))
+        return _AffectedMessages.of(*messages)
 
     def _loss_changed_since(self, *, sealed: bool) -> int | None:
         """Return since when calls may have been missed otherwise than before, microseconds; None where as before.
@@ -235,17 +177,10 @@ class _ReceiveSequencesUpdate:
         self.possible_loss = _PossibleLoss(self.capture_loss, sealed)
         self.step.keep(self.possible_loss)
 
-    def _purgeable_messages(self, places: Collection[QueueRef]) -> list[RowDict]:
-        """Return the messages at places that a purge can have taken, or took."""
-        where, inputs = _queues_condition("queue", queues={place.queue for place in places})
-        return [row for row in self._messages_not_taken(where, **inputs) if queue_ref_of(row) in places]
-
-    def _messages_not_taken(self, where: str, **inputs: Values) -> list[RowDict]:
+    def _messages_not_taken(self, where: str, **inputs: QueryInput) -> pa.Table:
         """Return the messages of rows that no reader took."""
-        columns = f"SELECT {', '.join((*_MESSAGE_COLUMNS, 'handle'))} FROM {{rows}}"
-        sql = f"{columns} WHERE {_NOT_TAKEN} AND {where}"
-        rows: list[RowDict] = self.lake.query(sql, rows=ACK_SEQUENCES, **inputs).to_pylist()
-        return rows
+        sql = f"SELECT DISTINCT {_MESSAGE} FROM {{rows}} WHERE {_NOT_TAKEN} AND {where}"
+        return self.lake.query(sql, rows=ACK_SEQUENCES, **inputs)
 
     # Some messages, or all
 
@@ -255,49 +190,46 @@ class _ReceiveSequencesUpdate:
 
     def _recompute_affected(self, affected: _AffectedMessages) -> int:
         """Recompute the rows of messages, and replace those that differ."""
-        lake, reads = self.lake, self._read_attempts(affected)
-        where, inputs = _queues_condition("queue", "target_queue", queues=affected.queues)
+        messages, reads = self._read_attempts(affected)
         found = run_concurrently(
             {
-                "current": partial(lake.select, ACK_SEQUENCES, _ABOUT, **affected.values()),
-                "removals": partial(self._read_removals, where, **inputs),
+                "current": partial(self.lake.select, ACK_SEQUENCES, _ABOUT, **messages._asdict()),
+                "removals": partial(self._read_removals, _REMOVED, **messages._asdict()),
             }
         )
         if reads is None:
-            rows = lake.map_few_groups(self._sequences(found["removals"], affected)).cast(ACK_SEQUENCES_SCHEMA)
+            rows = self.lake.map_few_groups(self._sequences(found["removals"], messages)).cast(ACK_SEQUENCES_SCHEMA)
         else:
-            rows = ack_sequence_rows(reads, found["removals"], **self._settings)
-        return self.step.replace_changed(affected.select(rows), affected.select(found["current"]))
+            rows = ack_sequence_rows(to_read_attempts(reads), found["removals"], **self._settings)
+        return self.step.replace_changed(rows, found["current"])
 
-    def _read_attempts(self, affected: _AffectedMessages) -> list[ReadAttempt] | None:
-        """Add the messages that attempts bind to these; return the attempts at them, None if they are many."""
-        while True:  # nearly always once: what attempts bind together has been read together
-            values: dict[str, Any] = {"attempts": RECEIVE_ATTEMPTS, **affected.values()}
-            few = self.lake.query_at_most(read_attempts_sql(_ABOUT), MAX_ROWS_IN_MEMORY, **values)
-            reads = None if few is None else to_read_attempts(few)
-            if reads is not None:
-                messages = [*map(_message_of_attempt, reads)]
+    def _read_attempts(self, affected: _AffectedMessages) -> tuple[_AffectedMessages, pa.Table | None]:
+        """Return these messages and all that attempts bind to them; and the attempts at them, None if they are many."""
+        while True:  # nearly always once: what attempts bind together changed together
+            values: dict[str, Any] = {"attempts": RECEIVE_ATTEMPTS, **affected._asdict()}
+            reads = self.lake.query_at_most(read_attempts_sql(_ABOUT), MAX_ROWS_IN_MEMORY, **values)
+            if reads is None:
+                sql = f"SELECT DISTINCT {_MESSAGE} FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL} AND {_ABOUT}"
+                bound = self.lake.query(sql, **values)
             else:
-                rows = self.lake.query(f"{_MESSAGES} WHERE {MESSAGE_KNOWN_SQL} AND {_ABOUT}", **values)
-                messages = [*map(_message_of_row, rows.to_pylist())]
-            if not affected.add_bound(messages):
-                return reads
+                bound = self.lake.query(f"SELECT DISTINCT {_MESSAGE} FROM {{reads}}", reads=reads)
+            every = _AffectedMessages.of(*affected, bound)
+            if every.size == affected.size:
+                return every, reads
+            affected = every
 
-    def _read_removals(self, where: str, **inputs: Values) -> list[Removal]:
+    def _read_removals(self, where: str, **inputs: QueryInput) -> list[Removal]:
         return to_removals(self.lake.query(f"{REMOVALS_SQL} AND {where}", operations=QUEUE_OPERATIONS, **inputs))
 
     def _sequences(self, removals: list[Removal], affected: _AffectedMessages | None = None) -> GroupedQuery:
-        """Return the query for all rows, or for those that may be of some messages."""
+        """Return the query for all rows, or for those of some messages."""
         settings = self._settings
 
         def compute(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
             yield ack_sequence_rows(to_read_attempts(parts["reads"].drop_columns([_GROUP])), removals, **settings)
 
-        sql, values = _GROUPED_ATTEMPTS, {}
-        if affected is not None:
-            sql = sql.replace("{attempts}", f"(SELECT * FROM {{attempts}} WHERE {_ABOUT})")
-            values = affected.values()
-        reads = BoundQuery(sql, {"attempts": RECEIVE_ATTEMPTS, **values})
+        condition, messages = ("TRUE", {}) if affected is None else (_ABOUT, affected._asdict())
+        reads = BoundQuery(_grouped_attempts_sql(condition), {"attempts": RECEIVE_ATTEMPTS, **messages})
         return GroupedQuery({"reads": reads}, (_GROUP,), compute, ACK_SEQUENCES.struct())
 
     @property
@@ -317,12 +249,21 @@ class _ReceiveSequencesUpdate:
             return self.step.replace_all(rows)
 
 
-def _message_of_row(row: Mapping[str, Any]) -> MessageKey:
-    return queue_ref_of(row), decimal_to_int(row["lookup_id"]), row["message_key"]
+def _grouped_attempts_sql(condition: str) -> str:
+    """Return the SQL of attempts with the group that each belongs to, of 256: messages are not split.
 
-
-def _message_of_attempt(read: ReadAttempt) -> MessageKey:
-    return read.queue_ref, read.lookup_id, read.message_key
+    The messages of a place are told apart by lookup identifier or message_key; where some attempts have only the one
+    and some only the other, all messages of the place are in one group.
+    """
+    return f"""
+SELECT every.*,
+  left(md5(concat_ws(' ', {_PLACE}, CASE WHEN mixed.place IS NULL
+    THEN coalesce(CAST(lookup_id AS string), message_key) END)), 2) AS {_GROUP}
+FROM ({read_attempts_sql(condition)}) AS every LEFT JOIN (
+  SELECT {_PLACE} AS place FROM (SELECT queue, server_address, lookup_id, {HANDLE_SQL}
+    FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL} AND {condition}) AS placed GROUP BY 1
+  HAVING bool_or(lookup_id IS NULL) AND bool_or(lookup_id IS NOT NULL)
+) AS mixed ON mixed.place = {_PLACE}"""
 
 
 def _sealed_until(lake: Lake) -> dict[str, int]:
@@ -331,13 +272,3 @@ def _sealed_until(lake: Lake) -> dict[str, int]:
     sql = f"SELECT server_address, {newest} FROM {{attempts}} WHERE {_SEALED} GROUP BY server_address"
     rows = lake.query(sql, attempts=RECEIVE_ATTEMPTS)
     return capture_gaps.latest_by_server(zip(*(column.to_pylist() for column in rows.columns), strict=True))
-
-
-def _queues_condition(*columns: str, queues: Collection[str | None]) -> tuple[str, dict[str, Values]]:
-    """Return the SQL condition that one of the columns names one of these queues, and the values that it names.
-
-    With None among the queues also rows without a queue.
-    """
-    none = "queue IS NULL OR " if None in queues else ""
-    some = " OR ".join(f"{column} IN {{queues}}" for column in columns)
-    return f"({none}{some})", {"queues": {queue for queue in queues if queue is not None}}

@@ -76,8 +76,8 @@ class FilteredTable(NamedTuple):
         return tuple(column.name for column in self.table.columns if column.type != BINARY)
 
 
-Values: TypeAlias = Collection[str] | Collection[int] | str
-"""What a column may be ``IN``, without null; or one text."""
+Values: TypeAlias = Collection[str] | Collection[int] | pa.Array | str
+"""What a column may be ``IN``, without null, of many as an Arrow array; or one text."""
 
 QueryInput: TypeAlias = Table | ChangesSince | RowsOfDates | FilteredTable | pa.Table | Values
 """What a name in a question stands for: rows, or values."""
@@ -133,15 +133,16 @@ class MemoryLimits(NamedTuple):
 
 
 def values_array(names: Values) -> pa.Array | str:
-    """Return values as a sorted array; one text as it is."""
-    return names if isinstance(names, str) else pa.array(sorted(names))
+    """Return values as an array, sorted unless they are one; one text as it is."""
+    return names if isinstance(names, str | pa.Array) else pa.array(sorted(names))
 
 
 def sql_list(names: Values) -> str:
     """Return values as a SQL list of literals; one text as a literal."""
     if isinstance(names, str):
         return literal(names)
-    spelled = (literal(each) if isinstance(each, str) else str(each) for each in sorted(names))
+    values = sorted(names.to_pylist() if isinstance(names, pa.Array) else names)
+    spelled = (literal(each) if isinstance(each, str) else str(each) for each in values)
     return f"({', '.join(spelled) or 'NULL'})"
 
 
