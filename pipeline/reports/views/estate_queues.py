@@ -97,10 +97,10 @@ _EVERY_EVENT: Final = " UNION ALL ".join((
         depth_bytes="CASE WHEN queue NOT LIKE '%;%' THEN bytes END",
     ),
     _events(
-        f"(SELECT * FROM silver.messages WHERE packet_key IS NULL "
+        "(SELECT * FROM silver.messages WHERE packet_key IS NULL "
         f"AND {is_dead_letter('coalesce(queue, inferred_queue)', 'dead_letter_queue')})",
-        what="'dead'", found_in="destination_queue", message="message_key", first_at="seen_at", last_at="seen_at",
-        source="source_queue_manager",
+        what="'dead'", found_in="destination_queue", message="coalesce(message_key, sighting_key)", first_at="seen_at",
+        last_at="seen_at", source="source_queue_manager",
     ),
     _events(
         "(SELECT * FROM gold.message_transfers WHERE dead_letter_class IS NOT NULL)",
@@ -108,10 +108,7 @@ _EVERY_EVENT: Final = " UNION ALL ".join((
         last_at="last_sent_at", source="source_queue_manager", sender="sender_address", receiver="receiver_address",
     ),
 ))  # fmt: skip
-_EVENTS_SQL: Final = by_queue(
-    f"({_EVERY_EVENT})",
-    ", ".join(name for name in (*_EVENT, *_SAID) if name != "found_in"),
-)
+_EVENTS_SQL: Final = by_queue(f"({_EVERY_EVENT})", ", ".join(name for name in (*_EVENT, *_SAID) if name != "found_in"))
 """Events of queues: messages sent and read, receives and peeks, operations, reports, and dead letters."""
 
 

@@ -214,14 +214,15 @@ def test_journals_subqueues_and_dead_letters_belong_to_their_queue():
             "requested_at": 4}  # fmt: skip
     tables = together(
         read("a", 1, queue=f"{QUEUE};retry"), read("b", 2, queue=f"{QUEUE};journal"), read("dead", 3, queue=system),
+        *(read(name, 3, queue=system, message_key=None) for name in ("cut", "short")),
         sent("refused", 3), {MESSAGE_TRANSFERS: [transfer], QUEUE_OPERATIONS: [move, move | {"outcome": "failed"}]},
     )  # fmt: skip
     found = {row["queue"]: row for row in asked("estate_queues", tables)}
     assert found.keys() == {QUEUE, system}
     row = found[QUEUE]
-    assert (row["messages"], row["dead_lettered"], row["moves"], row["purges"]) == (3, 2, 1, None)
+    assert (row["messages"], row["dead_lettered"], row["moves"], row["purges"]) == (3, 4, 1, None)
     assert (row["subqueues"], row["target_journal"]) == (["poison", "retry"], True)
-    assert (found[system]["messages"], found[system]["subqueues"]) == (1, [])
+    assert (found[system]["messages"], found[system]["headers_known"], found[system]["subqueues"]) == (3, 1, [])
 
 
 @pytest.mark.parametrize(
