@@ -39,7 +39,7 @@ from pipeline.dashboards.read_stories import read_stories
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery
 from pipeline.queues.last_reports import max_gap_s
-from pipeline.reports.lake_options import lake_options
+from pipeline.reports.lake_options import lake_name, lake_options
 from pipeline.silver.machine_names import DeclaredNames
 from pipeline.silver.machines import Machines
 from pipeline.text import cut_text_sql
@@ -102,7 +102,7 @@ def read_dashboard_data(
     stories, with_facts = found.get("stories", (Stories(), {}))
     data |= found["referenced"] | with_facts
     return DashboardData(
-        lake_name=lake.root if lake.catalog is None else f"{lake.catalog}.{lake.prefix}",
+        lake_name=lake_name(lake),
         lake_options=lake_options(lake),
         as_of=now,
         published_at=published_at,

@@ -1,10 +1,15 @@
-"""The options of a command that name a lake, as commands show them that are to be copied."""
+"""What a lake is called: its name for people, and the options of a command that name it, to be copied."""
 
 from __future__ import annotations
 
 import shlex
 
 from pipeline.lake.lake import Lake
+
+
+def lake_name(lake: Lake) -> str:
+    """Return where the tables are: the folder, or the catalog with the prefix of its schemas."""
+    return lake.root if lake.catalog is None else f"{lake.catalog}.{lake.prefix}"
 
 
 def lake_options(lake: Lake, place: str | None = None) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from pipeline.reports.lake_options import lake_name
 from pipeline.reports.targets.target_file import MoveTarget
 from pipeline.reports.targets.verdicts import TargetVerdict, judge_queues, verdict_rows
 from pipeline.reports.views.catalog import VIEWS_BY_NAME, LakeViews
@@ -80,7 +81,7 @@ def read_report(
     seen = {needs: views.evidence(name) for needs, name in by_needs.items()}
     since, now = views.scope.since, views.scope.until
     return EstateReport(
-        views.lake.root,
+        lake_name(views.lake),
         lake_options,
         since,
         now,
