@@ -6,6 +6,7 @@ That both stores give the same files is in ``tests/reports/test_queue_verdict_in
 import csv
 import json
 import re
+import shutil
 
 import pyarrow as pa
 import pytest
@@ -40,9 +41,11 @@ def snapshots(project):
 
 @pytest.fixture(scope="module")
 def root(project, tmp_path_factory):
-    """The lake of some recordings, and of snapshots."""
-    lake = tmp_path_factory.mktemp("estate") / "lake"
-    assert run_all.main(["--lake", str(lake), "--captures", *captures(project), *snapshots(project)]) == 0
+    """The lake of copies of some recordings, which a test tries to write over, and of snapshots."""
+    folder = tmp_path_factory.mktemp("estate")
+    copied = [shutil.copy(capture, folder) for capture in captures(project)]
+    lake = folder / "lake"
+    assert run_all.main(["--lake", str(lake), "--captures", *copied, *snapshots(project)]) == 0
     return str(lake)
 
 

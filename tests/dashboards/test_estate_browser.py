@@ -29,6 +29,12 @@ OVERLAPS = """(() => { const picture = document.querySelector('svg.flows').getBo
     && b.top < a.bottom - 1)).length })()"""  # labels of the picture on others, or outside
 
 
+# Bytes in a picture: of all flows, of links, and of the nodes of each side.
+SUMS = """(() => {{ const rows = DATA.estate_flows.rows, sum = (of) => of.reduce((all, each) => all + each.amount, 0);
+    const found = pictureOf(rows, rows.all(), {{measure: 'bytes', most: {most}, grouped: false}}, false);
+    return [found.total, sum(found.links), sum(found.left), sum(found.right)] }})()"""
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """HTML files of reports on estates by number of machines; one of hostile names; and one of an empty lake."""
@@ -85,6 +91,8 @@ def test_the_picture_shows_the_largest_and_the_rest_together(at, pages):
     assert at.run(OVERLAPS) == 0
     at.run(f"{choose}.value = '48'; {choose}.dispatchEvent(new Event('change'))")
     flows = estate(30).views["estate_flows"]
+    whole = sum(flows["bytes"].to_pylist())
+    assert at.run(SUMS.format(most=4)) == at.run(SUMS.format(most=100)) == [whole] * 4
     assert len(at.run(LABELS)) == len(flows["sender"].unique()) + len(flows["receiver"].unique())
     assert at.run(OVERLAPS) == 0
 
@@ -173,6 +181,7 @@ def test_what_was_not_captured_is_marked_in_the_heat_map(at, pages):
     at.open(pages["hostile"])  # one hour was captured, that of Wednesday noon
     at.run("document.querySelector('#queues button.open').click()")
     at.wait("document.querySelector('#row').open")
+    assert at.run("document.querySelectorAll('#row svg.heatmap rect.outside').length") == 167
     titles = at.run("[...document.querySelectorAll('#row svg.heatmap rect')].map((each) => each.textContent)")
     assert [each for each in titles if "not captured" not in each] == [
         "Wed 12:00: 3 sendings in 1 h 0 min that were captured"
