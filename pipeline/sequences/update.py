@@ -114,8 +114,9 @@ class _AffectedMessages(NamedTuple):
     @classmethod
     def of(cls, *rows: pa.Table) -> _AffectedMessages:
         """Return the messages of rows, which have a place, and a lookup_id, a message_key, or both."""
-        every = pa.concat_tables([_IDENTIFIERS.empty_table(), *rows], promote_options="permissive").cast(_IDENTIFIERS)
         place, *names = _IDENTIFIERS.names
+        every = pa.concat_tables([_IDENTIFIERS.empty_table(), *rows], promote_options="permissive")
+        every = every.select([place, *names]).cast(_IDENTIFIERS)
         return cls(*(every.filter(pc.is_valid(every[name])).group_by([place, name]).aggregate([]) for name in names))
 
     def __bool__(self) -> bool:
@@ -153,9 +154,7 @@ class _ReceiveSequencesUpdate:
         found = {name: rows for name, rows in run_concurrently(queries).items() if rows is not None}
         is_sealed = "attempts" in found and pc.any(found["attempts"]["sealed"]).as_py()
         purges = found.pop("purges", None)
-        messages = [
-            rows.select([name for name in _IDENTIFIERS.names if name in rows.column_names]) for rows in found.values()
-        ]
+        messages = [*found.values()]
         if purges is not None and purges.num_rows:
             messages.append(self._messages_not_taken(f"{_PLACE} IN (SELECT place FROM {{purges}})", purges=purges))
         since = self._loss_changed_since(sealed=bool(is_sealed))

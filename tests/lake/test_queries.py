@@ -27,6 +27,7 @@ from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries import duckdb_sql
 from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql
 from pipeline.lake.queries.inputs import (
+    MAX_IN_LIST,
     ChangeFeedError,
     ChangesSince,
     UnknownSqlError,
@@ -198,13 +199,15 @@ def test_an_expression_has_one_value(lake, sql):
     assert told(found[0]) == told(found[1])
 
 
-def test_no_text_is_more_than_a_text(lake):
+@pytest.mark.parametrize("given", [list, pa.array])
+@pytest.mark.parametrize("more", [0, MAX_IN_LIST], ids=["few", "many"])
+def test_no_text_is_more_than_a_text(lake, given, more):
     texts = [*TEXTS, LONG]
     rows = pa.table({"text": texts})
     one = {f"text{place}": text for place, text in enumerate(texts)}
     cases = " ".join(f"WHEN text = {{{name}}} THEN {place}" for place, name in enumerate(one))
     sql = f"SELECT text, CASE {cases} END AS place FROM {{rows}} WHERE text IN {{texts}}"
-    of = {"rows": rows, "texts": texts, **one}
+    of = {"rows": rows, "texts": given([*texts, *map(str, range(more))]), **one}
     expected = {text: place for place, text in enumerate(texts)}
     for found in (here(sql, of), lake.frame(sql, **of).toArrow()):
         assert dict(zip(found["text"].to_pylist(), found["place"].to_pylist(), strict=True)) == expected
