@@ -35,6 +35,7 @@ from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.held_rows import HeldRows
 from pipeline.lake.queries.inputs import (
     MAX_BYTES_IN_MEMORY,
+    MAX_COLUMN_ROWS_IN_MEMORY,
     MAX_ROWS_IN_MEMORY,
     GroupedQuery,
     MemoryLimits,
@@ -321,7 +322,8 @@ class Lake:
         gets all: in memory it gets all rows there are, in tasks those of as many groups as it happens; so it may look
         at rows of several groups, but not compare them.
         """
-        with self._answers.map_groups(query, MemoryLimits(MAX_ROWS_IN_MEMORY, MAX_BYTES_IN_MEMORY)) as found:
+        rows = MAX_COLUMN_ROWS_IN_MEMORY if query.as_columns else MAX_ROWS_IN_MEMORY
+        with self._answers.map_groups(query, MemoryLimits(rows, MAX_BYTES_IN_MEMORY)) as found:
             if isinstance(found, dict) or self.session.engine == "local":
                 self.session.note_in_driver(query.function)
             yield pa.concat_tables(query.function(QueryAnswers(found))) if isinstance(found, dict) else found

@@ -41,13 +41,13 @@ def each_once(rows: pa.Table, key: str) -> pa.Table:
 
 def stage_groups(
     lake: Lake, folder: LakePath, queries: Mapping[str, BoundQuery], stage: StageFunction, summary: StructType,
-    *, label: str = "",
+    *, label: str = "", as_columns: bool = False,
 ) -> pa.Table:  # fmt: skip
     """Write what a function makes of the answers to queries to staging files; return the summaries that it returns.
 
     The answers have the column ``bucket``; rows of one bucket are in one call, as for ``Lake.map_groups``. A task names
     its files by the first of its buckets, so that a repeated task overwrites its own files. ``label``: of files beside
-    others in the same folder.
+    others in the same folder; ``as_columns`` as for ``GroupedQuery``.
     """
     location = str(folder)
 
@@ -59,4 +59,4 @@ def stage_groups(
         staging.close()
         yield found
 
-    return lake.map_few_groups(GroupedQuery(queries, (BUCKET,), stage_buckets, summary))
+    return lake.map_few_groups(GroupedQuery(queries, (BUCKET,), stage_buckets, summary, as_columns=as_columns))

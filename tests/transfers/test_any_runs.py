@@ -127,7 +127,8 @@ def test_any_order_of_runs_gives_the_same_cells(tmp_path, monkeypatch, seed):
     expected = after(tmp_path / "one", read, [[*range(len(read))]])
     assert expected[str(SENDINGS)]
     if seed % 2:
-        monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", 1)
+        for limit in ("MAX_ROWS_IN_MEMORY", "MAX_COLUMN_ROWS_IN_MEMORY"):
+            monkeypatch.setattr(lake_module, limit, 1)
     found = after(tmp_path / "several", read, [[place] for place in order])
     assert {name: (expected[name] - rows, rows - expected[name]) for name, rows in found.items()
             if rows != expected[name]} == {}  # fmt: skip

@@ -203,7 +203,7 @@ def part(silver, draw, kept):
 def test_runs_in_parts_give_what_is_computed_row_by_row(tmp_path, monkeypatch, seed):
     draw = Random(seed)
     monkeypatch.setattr(update_messages, "MAX_SENDINGS_TOGETHER", draw.choice([5, 10**6]))
-    monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", draw.choice([-1, 10**6]))  # in tasks, or not
+    monkeypatch.setattr(lake_module, "MAX_COLUMN_ROWS_IN_MEMORY", draw.choice([-1, 10**6]))  # in tasks, or not
     silver = random_silver(draw)
     parts = lake_at(tmp_path / "parts")
     for kept in (0.3, 0.6, 0.95, 0.8):

@@ -105,7 +105,7 @@ def part(exchange, seen, ends):
 def test_runs_in_parts_give_what_is_computed_row_by_row(tmp_path, monkeypatch, seed):
     draw = Random(seed)
     monkeypatch.setattr(sequence_inputs, "MAX_SENDINGS", draw.choice([1, 20, 10**6]))
-    monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", draw.choice([-1, 10**6]))  # in tasks, or not
+    monkeypatch.setattr(lake_module, "MAX_COLUMN_ROWS_IN_MEMORY", draw.choice([-1, 10**6]))  # in tasks, or not
     exchange = random_exchange(draw, days=draw.choice([0.01, 3, 8]))
     parts = lake_at(tmp_path / "parts")
     seen, ends = set(), {}

@@ -27,6 +27,7 @@ MORE_ROWS_SQL: Final = f"sum(CASE WHEN _change_type IN {POST_IMAGES} THEN 1 ELSE
 _ALL_COLUMNS: Final = re.compile(r"(SELECT|DISTINCT|\.|,)\s*\*")
 MAX_IN_LIST: Final = 5000  # values in an IN list; more are joined
 MAX_ROWS_IN_MEMORY: Final = 50_000  # of one query; of more, rows are computed by tasks
+MAX_COLUMN_ROWS_IN_MEMORY: Final = 500_000  # where a row costs about as much as to hand it over to a task
 MAX_BYTES_IN_MEMORY: Final = 256 << 20  # of the same rows as Arrow tables, of all queries together: texts can be long
 
 
@@ -115,7 +116,8 @@ class GroupedQuery(NamedTuple):
 
     The function yields tables, one at least; of very many rows some at a time, so that not all are in memory.
     ``distinct_texts``: the function also takes texts as dictionaries (``encode_texts``), but for these columns, whose
-    rows have a text of their own each.
+    rows have a text of their own each. ``as_columns``: it computes whole columns, so that a row costs little, and
+    ``MAX_COLUMN_ROWS_IN_MEMORY`` are few.
     """
 
     parts: Mapping[str, BoundQuery]
@@ -123,6 +125,7 @@ class GroupedQuery(NamedTuple):
     function: GroupFunction
     schema: StructType
     distinct_texts: Collection[str] | None = None
+    as_columns: bool = False
 
 
 class MemoryLimits(NamedTuple):

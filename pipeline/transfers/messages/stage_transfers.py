@@ -31,7 +31,7 @@ def stage_transfers(
     ``label``: of the files, beside those of other messages.
     """
     queries = messages.queries(replaced=replaced, captures_of_calls=context.overlaps.num_rows > 0)
-    stage_groups(lake, folder, queries, _TransfersOfGroup(context).stage, _COUNT, label=label)
+    stage_groups(lake, folder, queries, _TransfersOfGroup(context).stage, _COUNT, label=label, as_columns=True)
 
 
 @dataclass(frozen=True, slots=True)

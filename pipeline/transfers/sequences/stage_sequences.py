@@ -45,7 +45,7 @@ def stage_sequences(
     """
     queries = sequences.queries(timedelta_to_us(context.settings.wait))
     stage, summary = _SequencesOfGroup(context).stage, from_arrow_schema(_SUMMARY)
-    found = stage_groups(lake, folder, queries, stage, summary, label=sequences.bounds[0])
+    found = stage_groups(lake, folder, queries, stage, summary, label=sequences.bounds[0], as_columns=True)
     is_now = found[_IS_NOW.name]
     facts = found.select(FACTS_SCHEMA.names).cast(FACTS_SCHEMA)
     return ChangedFacts(facts.filter(is_now), facts.filter(pc.invert(is_now)))
