@@ -49,6 +49,7 @@ from udfs.codes import RR_NACK
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
 _PURGE_OPNUM, _END_OPNUM, _START_OPNUMS = 6, 1, (0, 9, 10)  # of qm2qm
+_PORT_OPNUM = 0  # of RemoteRead
 
 
 class _RemoteReadCalls(NamedTuple):
@@ -100,10 +101,11 @@ def _in_flight_condition(since: int, until: int) -> str:
     return f"(responded_at IS NULL OR ({begun} AND responded_at >= timestamp_micros({since})))"
 
 
-# Calls that rules need from any time: purges, rejections, reads with a cursor number.
+# Calls that rules need from any time: purges, rejections, reads with a cursor number, questions for a port.
 _ALWAYS_INCLUDED: Final = (
     f"(protocol = '{QM2QM_NAME}' AND (opnum = {_PURGE_OPNUM} OR (opnum = {_END_OPNUM} AND ack = {RR_NACK})"
-    f" OR (opnum IN ({', '.join(map(str, _START_OPNUMS))}) AND cursor_handle <> 0)))"
+    f" OR (opnum IN ({', '.join(map(str, _START_OPNUMS))}) AND cursor_handle <> 0))"
+    f" OR (protocol = '{REMOTE_READ_NAME}' AND opnum = {_PORT_OPNUM}))"
 )
 
 

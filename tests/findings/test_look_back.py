@@ -160,8 +160,10 @@ def selected_keys(calls, changed, evidence, names):
 
     def always(call):
         rare = call["opnum"] == 6 or (call["opnum"] == 1 and call.get("ack") == NACK)
-        return call["interface_name"] == QM2QM_NAME and (
-            rare or (call["opnum"] in (0, 9, 10) and call.get("cursor_handle"))
+        asks_for_port = (call["interface_name"], call["opnum"]) == (REMOTE_READ_NAME, 0)
+        return asks_for_port or (
+            call["interface_name"] == QM2QM_NAME
+            and (rare or (call["opnum"] in (0, 9, 10) and call.get("cursor_handle")))
         )
 
     def method(call):
