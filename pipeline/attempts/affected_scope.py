@@ -190,9 +190,9 @@ def _all_changed_keys(
     if numbered:  # a close also affects users of the number that was opened
         opened = f"protocol = 'qm2qm' AND opnum IN {sql_values(OPENING_OPNUMS)} AND server_address IN {{servers}}"
         sql = f"SELECT DISTINCT {dependency_keys.QUEUE_NUMBER_KEY} AS number FROM {{openings}} WHERE {opened}"
-        opened_in = f"{sql} AND {dependency_keys.SESSION_KEY} IN (SELECT value FROM {{some}})"
-        openings, some = OPENING_CALLS[REMOTE_READ_CALLS], pa.table({"value": keys})
-        keys = _texts(keys, lake.query(opened_in, openings=openings, servers=numbered, some=some)["number"])
+        opened_in = f"{sql} AND {dependency_keys.SESSION_KEY} IN {{some}}"
+        openings = OPENING_CALLS[REMOTE_READ_CALLS]
+        keys = _texts(keys, lake.query(opened_in, openings=openings, servers=numbered, some=keys)["number"])
     return keys
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.affected_scope import (
     REQUEST_KEY_SQL,
@@ -89,7 +87,7 @@ def calls_of_scope(scope: RecomputeScope, *, starts: bool = True) -> CallSource:
     if scope.numbered:
         others.append(f"{_OTHER} {{openings}} WHERE {_OPENINGS}")
     if scope.ongoing_connections:
-        requires = dependency_keys.keys_overlap(dependency_keys.REQUIRED_KEYS, "(SELECT value FROM {keys})")
+        requires = dependency_keys.keys_overlap(dependency_keys.REQUIRED_KEYS, "{keys}")
         affected = f"({affected} OR (connection_id IN {{ongoing}} AND {requires}))"
         others.append(f"{_PUBLISHING} AND {methods} AND {here}) AS publishing")
     if scope.cancelled_requests and starts:
@@ -110,7 +108,7 @@ def calls_of_scope(scope: RecomputeScope, *, starts: bool = True) -> CallSource:
     }  # fmt: skip
     inputs: dict[str, QueryInput] = {
         "names": scope.connections_in_full, "ongoing": scope.ongoing_connections,
-        "keys": pa.table({"value": scope.changed_keys}),
+        "keys": scope.changed_keys,
         "shared": request_key_texts(scope.cancelled_requests), "numbered": scope.numbered,
         "openings": OPENING_CALLS[REMOTE_READ_CALLS], "clients": OPENING_CALLS[CLIENT_CALLS],
         "outcomes": OPENING_CALLS[RPC_CALLS], "connections": scope.connection_rows,

@@ -199,10 +199,11 @@ class _AttemptsUpdate:
         """Return the rows in a table of a scope; of ongoing associations those with some keys."""
         where = "connection_id IN {names}"
         if scope.ongoing_connections:
-            where = f"({where} OR (connection_id IN {{ongoing}} AND {column} IN (SELECT value FROM {{keys}})))"
+            where = f"({where} OR (connection_id IN {{ongoing}} AND {column} IN {{keys}}))"
         names, ongoing = scope.connections_in_full, scope.ongoing_connections
-        some = pa.table({"value": pa.chunked_array(keys, pa.string())})
-        return self.lake.select(table, where, (), scope.dates, names=names, ongoing=ongoing, keys=some)
+        return self.lake.select(
+            table, where, (), scope.dates, names=names, ongoing=ongoing, keys=pa.concat_arrays(keys)
+        )
 
     def _recompute_all(self) -> int:
         """Recompute all aliases, attempts and operations."""

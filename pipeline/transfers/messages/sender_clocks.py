@@ -29,7 +29,7 @@ WHERE packet_key IS NOT NULL AND sent_at IS NOT NULL AND source_queue_manager IS
 _LEAST_TRANSIT_SQL: Final = """
 SELECT source_queue_manager, event_date, min(unix_micros(seen_at) - unix_micros(sent_at)) AS least_transit_us
 FROM {messages} WHERE packet_key IS NOT NULL AND sent_at IS NOT NULL AND seen_at IS NOT NULL
-  AND source_queue_manager IN (SELECT value FROM {managers})
+  AND source_queue_manager IN {managers}
 GROUP BY source_queue_manager, event_date"""
 
 
@@ -38,7 +38,7 @@ def read_clocks(lake: Lake, managers: pa.ChunkedArray | pa.Array, dates: Dates |
 
     That is the least time from when a message says that it was sent to when it was captured, microseconds.
     """
-    names = pa.table({"value": pc.unique(managers).drop_null().cast(pa.string())})
+    names = pc.unique(managers).drop_null().cast(pa.string())
     return lake.query(_LEAST_TRANSIT_SQL, messages=RowsOfDates(MESSAGES, dates), managers=names)
 
 

@@ -183,10 +183,9 @@ class _MessagesUpdate:
         with RunMarkers.of(self.lake).staging_folder("message_transfers") as folder:
             if affected is None:
                 return self._recompute_all(folder)
-            chosen = pa.table({"value": affected})
             for label, scope in self._scopes(len(affected) * _SENDINGS_OF_MESSAGE):
-                of_affected = f"m.message_id IN (SELECT value FROM {{chosen}}) AND {scope}"
-                self._stage(folder, label, GroupedMessages.read(self.lake, of_affected, chosen=chosen))
+                of_affected = f"m.message_id IN {{chosen}} AND {scope}"
+                self._stage(folder, label, GroupedMessages.read(self.lake, of_affected, chosen=affected))
             return self.step.write_changes(folder)
 
     def _recompute_all(self, folder: LakePath) -> int:

@@ -138,8 +138,8 @@ def _neighbours(lake: Lake, facts: pa.Table, since: int, until: int) -> pa.Table
     inputs: dict[str, Any] = {name: {*pc.unique(facts[column]).to_pylist()} for name, column in columns.items()}
     found = lake.query(on_hops, rows=RowsOfDates(TRANSFER_SEQUENCES, DateSpan.of_times(since, until)), **inputs)
     if found.num_rows:
-        ids = pa.table({"value": pc.unique(found["sequence_id"])})
-        sql = f"{on_hops} AND {ID_SQL} IN (SELECT value FROM {{ids}})"
+        ids = pc.unique(found["sequence_id"])
+        sql = f"{on_hops} AND {ID_SQL} IN {{ids}}"
         found = lake.query(sql, rows=TRANSFER_SEQUENCES, ids=ids, **inputs)
     others = pc.invert(pc.is_in(found["sequence_key"], one_array(facts["sequence_key"])))
     return _of_hops(found.filter(others).cast(FACTS_SCHEMA))

@@ -74,7 +74,7 @@ _ORDER_ACKS: Final = " UNION ALL ".join(
     _ACKS.replace("{of_acknowledged}", each) for each in acknowledged_groups("{grouped}", "id")
 )
 _CURRENT: Final = f"""
-SELECT {", ".join(TRANSFER_SEQUENCES.names)}, {_GROUP} FROM {{rows}} WHERE {ID_SQL} IN (SELECT value FROM {{ids}})"""
+SELECT {", ".join(TRANSFER_SEQUENCES.names)}, {_GROUP} FROM {{rows}} WHERE {ID_SQL} IN {{ids}}"""
 CURRENT: Final = "current"
 """The name of the answer with the rows of gold.transfer_sequences that there are."""
 
@@ -95,7 +95,7 @@ class GroupedSequences:
         """Return some sequences, none of which has a sending before a time (microseconds); by default all."""
         scope, inputs = "TRUE", dict[str, QueryInput]()
         if ids is not None:
-            scope, inputs = f"{ID_SQL} IN (SELECT value FROM {{ids}})", {"ids": pa.table({"value": ids})}
+            scope, inputs = f"{ID_SQL} IN {{ids}}", {"ids": ids}
         messages = RowsOfDates(MESSAGES, None if since_us is None else DateSpan.of_times(since_us))
         sql = GROUPED_SEQUENCES_SQL.replace("{scope}", scope)
         return GroupedSequences(lake.query(sql, messages=messages, **inputs), ids)
@@ -123,7 +123,7 @@ class GroupedSequences:
             "order_acks": BoundQuery(_ORDER_ACKS, {"acks": acks, **given}),
         }
         if self.ids is not None:
-            current = BoundQuery(_CURRENT, {"rows": TRANSFER_SEQUENCES, "ids": pa.table({"value": self.ids})})
+            current = BoundQuery(_CURRENT, {"rows": TRANSFER_SEQUENCES, "ids": self.ids})
             low, high = self.bounds
             queries[CURRENT] = current.wrap(f"SELECT * FROM {{answer}} WHERE bucket >= '{low}' AND bucket < '{high}'")
         return queries

@@ -73,7 +73,7 @@ SELECT {ID_SQL} AS id, min(unix_micros(seen_at)) AS since FROM (
   GROUP BY {_MESSAGE_COLUMNS} HAVING {MORE_ROWS_SQL} <> 0
 ) GROUP BY {ID_SQL}"""
 _CHANGED_SENDINGS: Final = f"""
-SELECT packet_key AS id, sent_at FROM {{feed}} GROUP BY {_SENDING_COLUMNS} HAVING {MORE_ROWS_SQL} <> 0"""
+SELECT packet_key, sent_at FROM {{feed}} GROUP BY {_SENDING_COLUMNS} HAVING {MORE_ROWS_SQL} <> 0"""
 _CHANGED_ACKS: Final = f"""
 SELECT DISTINCT {ID_SQL} AS id FROM (
   SELECT {_ACK_COLUMNS} FROM {{feed}} WHERE kind = 'order_ack' AND transaction_sequence_id IS NOT NULL
@@ -86,9 +86,9 @@ SELECT DISTINCT connection_id AS id FROM (
 )"""
 _ACKNOWLEDGED_ON: Final = f"""
 SELECT DISTINCT {ID_SQL} AS id FROM {{acks}}
-WHERE connection_id IN (SELECT id FROM {{names}}) AND kind = 'order_ack' AND transaction_sequence_id IS NOT NULL"""
+WHERE connection_id IN {{names}} AND kind = 'order_ack' AND transaction_sequence_id IS NOT NULL"""
 _FIRST_SENT: Final = f"""
-SELECT min(unix_micros(first_sent_at)) AS `at` FROM {{rows}} WHERE {ID_SQL} IN (SELECT value FROM {{ids}})"""
+SELECT min(unix_micros(first_sent_at)) AS `at` FROM {{rows}} WHERE {ID_SQL} IN {{ids}}"""
 _UNKNOWN_ENDS: Final = """
 SELECT connection_id AS id, unix_micros(first_packet_at) AS since FROM {sessions}
 WHERE ((client_address IN {addresses} AND initiator_queue_manager IS NULL)
@@ -148,7 +148,7 @@ class _EodSequencesUpdate:
         """Return some sequences, or all, by groups."""
         if ids is None:
             return GroupedSequences.read(self.lake)
-        found = self.lake.query(_FIRST_SENT, rows=TRANSFER_SEQUENCES, ids=pa.table({"value": ids}))["at"][0].as_py()
+        found = self.lake.query(_FIRST_SENT, rows=TRANSFER_SEQUENCES, ids=ids)["at"][0].as_py()
         since = min((at for at in (found, self.since) if at is not None), default=0)
         return GroupedSequences.read(self.lake, ids, since)
 
@@ -168,16 +168,17 @@ class _EodSequencesUpdate:
         if (acks := step.changed_rows(ORDER_ACKS, _CHANGED_ACKS)) is not None:
             self.affected += acks["id"].chunks
         if (ends := step.changed_rows(SESSIONS, _CHANGED_ENDS)) is not None and ends.num_rows:
-            self._add(_ACKNOWLEDGED_ON, acks=ORDER_ACKS, names=ends)
+            self._add(_ACKNOWLEDGED_ON, acks=ORDER_ACKS, names=ends["id"].combine_chunks())
         if (sendings := step.changed_rows(SENDINGS, _CHANGED_SENDINGS)) is not None:
-            self._add_sequences("packet_key", sendings, _earliest(sendings["sent_at"]))
+            keys = sendings["packet_key"].combine_chunks()
+            self._add_sequences("packet_key", keys, _earliest(sendings["sent_at"]))
         for changed, affected in HOLE_CHANGES:
             self._add_by_holes(affected, step.changes(SESSIONS, changed))
         self._add_waiting(step.changes(SESSIONS, CHANGED_ANYWHERE_SQL))
         self._add_by_handshakes(step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL))
         if captures := self.now.captures_with_other_places(before):
             names = connections_in_captures(self.lake, captures)
-            self._add_sequences("connection_id", pa.table({"id": pa.array(sorted(names), pa.string())}), 0)
+            self._add_sequences("connection_id", pa.array(sorted(names), pa.string()), 0)
         self._add_by_clones({*self.now.clones} ^ {*before.clones})
         self._add_by_capture_end(before.capture_ends)
         return pc.unique(pa.chunked_array(self.affected, pa.string()))
@@ -186,10 +187,10 @@ class _EodSequencesUpdate:
         """Add the sequences that a query finds."""
         self.affected += self.lake.query(sql, **inputs)["id"].chunks
 
-    def _add_sequences(self, column: str, values: pa.Table, since: int) -> None:
-        """Add the sequences of messages that have one of some values, ``id``; none was sent before a time."""
-        if values.num_rows:
-            where = f"{IS_TRANSACTIONAL_SQL} AND {column} IN (SELECT id FROM {{values}})"
+    def _add_sequences(self, column: str, values: pa.Array, since: int) -> None:
+        """Add the sequences of messages that have one of some values; none was sent before a time."""
+        if len(values):
+            where = f"{IS_TRANSACTIONAL_SQL} AND {column} IN {{values}}"
             sql = f"SELECT DISTINCT {ID_SQL} AS id FROM {{messages}} WHERE {where}"
             self._add(sql, messages=RowsOfDates(MESSAGES, DateSpan.of_times(since)), values=values)
 
@@ -224,7 +225,8 @@ WHERE sender_queue_manager IN {{names}} OR receiver_queue_manager IN {{names}}""
             sql = _UNKNOWN_ENDS.replace("{since}", str(since)).replace("{until}", str(until))
             addresses = {row["address"] for row in handshakes}
             found = self.lake.query(sql, sessions=SESSIONS, addresses=addresses)
-            self._add_sequences("connection_id", found, pc.min(pc.fill_null(found["since"], 0)).as_py() or 0)
+            first = pc.min(pc.fill_null(found["since"], 0)).as_py() or 0
+            self._add_sequences("connection_id", found["id"].combine_chunks(), first)
 
     def _add_by_capture_end(self, before: Mapping[str, int]) -> None:
         """Add the sequences that wait, at servers whose captures end at another time than before.
