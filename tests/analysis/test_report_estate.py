@@ -196,6 +196,7 @@ def names_in(folder):
     return {name for name in NAMES for text in texts if name in text or name.replace("\\\\", "\\") in text}
 
 
+@pytest.mark.long  # a plain run asks for the same views of a redacted lake (tests/privacy/redaction/test_estate.py)
 def test_a_redacted_lake_is_reported_with_pseudonyms(report, project, tmp_path):
     key = tmp_path / "key"
     key.write_text("7d9f0a53c1b24e6688aa0b1c2d3e4f50\n")

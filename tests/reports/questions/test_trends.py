@@ -75,7 +75,8 @@ def trend_of(row):
     return row["trend_bytes_per_day"], row["trend_low"], row["trend_high"], row["trend"]
 
 
-@pytest.mark.parametrize(("count", "in_spark"), [(20, True), (300, False)])
+# A plain run asks Spark for trends as the dashboard of Databricks does (tests/dashboards/test_databricks.py).
+@pytest.mark.parametrize(("count", "in_spark"), [pytest.param(20, True, marks=pytest.mark.long), (300, False)])
 def test_slopes_and_intervals_are_those_of_scipy(session, count, in_spark):
     random = Random(78)
     series = {f"q{number}": random_levels(random) for number in range(count)}
