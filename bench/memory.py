@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
 PROC = Path("/proc")
 
@@ -50,30 +48,6 @@ def _cpu_seconds(pid: int) -> float:
     return (int(facts[11]) + int(facts[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class UsedSoFar(NamedTuple):
-    """What this process used since it began: its peak memory and what it read; of processor time also those below."""
-
-    cpu_s: float
-    peak_bytes: int
-    read_bytes: int
-
-
-def used_so_far() -> UsedSoFar:
-    """Return what this process, and those below it that still run, used so far."""
-    found = {path.name: _process_status(path.name) for path in PROC.iterdir() if path.name.isdigit()}
-    parents = {int(pid): status[0] for pid, status in found.items() if status is not None}
-    ours = {pid for pid in parents if os.getpid() in _with_parents(pid, parents)}
-    status = found.get(str(os.getpid()))
-    peak = 0 if status is None else status[2]
-    return UsedSoFar(sum(map(_cpu_seconds, ours)), peak, _read_bytes(os.getpid()))
-
-
-def _with_parents(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
-    while pid in parents:
-        yield pid
-        pid = parents[pid]
-
-
 class PeakMemory:
     """Context manager that records peak memory, in bytes.
 
@@ -83,7 +57,7 @@ class PeakMemory:
 
     ``whole_tree``: also of all of them together, as the largest sum of their PSS in a sample. That slows them down.
     ``read_bytes``: what the first process read, from the disk or from what the kernel had of it. ``cpu_s``: processor
-    time of each process, seconds, as far as it was sampled.
+    time of each process, seconds, as far as it was sampled. Without the block, ``look`` samples once.
     """
 
     def __init__(self, pid: int | None = None, interval_s: float = 0.1, *, whole_tree: bool = False) -> None:
@@ -97,14 +71,14 @@ class PeakMemory:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> PeakMemory:
-        self._others = self._sample()
+        self._others = self.look()
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stop.set()
         self._thread.join()
-        self._sample()
+        self.look()
 
     @property
     def driver_cpu_s(self) -> float:
@@ -113,9 +87,9 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._stop.wait(self._interval):
-            self._sample()
+            self.look()
 
-    def _sample(self) -> frozenset[str]:
+    def look(self) -> frozenset[str]:
         """Look at all processes but the others; return those that are neither this one nor below it."""
         if not PROC.is_dir():
             return frozenset()

@@ -9,12 +9,13 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from bench.memory import UsedSoFar, used_so_far
+from bench.memory import PeakMemory
 from jobs import run_all
 from jobs.cli import Stages
 from jobs.command_line.engine_summary import EngineSummary, count_work
@@ -23,13 +24,25 @@ _BEFORE: Final = "the start"
 _END: Final = "the end"
 
 
+class _Note(NamedTuple):
+    """What was used when a stage began."""
+
+    stage: str
+    at: float
+    cpu_s: float
+    peak_bytes: int
+    read_bytes: int
+    executions: int
+    touched: frozenset[Path]
+
+
 class StageUsage:
     """Notes what was used when each stage begins."""
 
     def __init__(self, lake: Path) -> None:
-        self._lake = lake
+        self._lake, self._memory = lake, PeakMemory()
         self._spark: SparkSession | None = None
-        self._notes: list[tuple[str, float, UsedSoFar, int, set[Path]]] = []
+        self._notes: list[_Note] = []
 
     def watch(self) -> None:
         """Have the stages of runs in this process noted from now on."""
@@ -49,24 +62,25 @@ class StageUsage:
     def note(self, stage: str) -> None:
         """Note what was used so far: a stage begins now."""
         work = None if self._spark is None else count_work(self._spark)
-        touched = {path for path in self._lake.rglob("*.parquet") if path.stat().st_atime > 0}
-        self._notes.append((stage, time.perf_counter(), used_so_far(), work.executions if work else 0, touched))
+        touched = frozenset(path for path in self._lake.rglob("*.parquet") if path.stat().st_atime > 0)
+        memory = self._memory
+        memory.look()
+        used = sum(memory.cpu_s.values()), memory.driver_bytes, memory.read_bytes
+        self._notes.append(_Note(stage, time.perf_counter(), *used, work.executions if work else 0, touched))
 
     def by_stage(self) -> dict[str, dict[str, Any]]:
         """Return what each stage used; the last note is of the end. Files count in the first stage that opens them."""
-        found = {}
-        for (stage, began, used, executions, touched), (_, ended, later, more, then) in zip(
-            self._notes, self._notes[1:], strict=False
-        ):
-            found[stage] = {
-                "seconds": ended - began,
-                "processor time": later.cpu_s - used.cpu_s,
-                "driver, MB": later.peak_bytes / 1e6,
-                "read, MB": (later.read_bytes - used.read_bytes) / 1e6,
-                "files touched": len(then - touched),
-                "executions of Spark": more - executions,
+        return {
+            now.stage: {
+                "seconds": then.at - now.at,
+                "processor time": then.cpu_s - now.cpu_s,
+                "driver, MB": then.peak_bytes / 1e6,
+                "read, MB": (then.read_bytes - now.read_bytes) / 1e6,
+                "files touched": len(then.touched - now.touched),
+                "executions of Spark": then.executions - now.executions,
             }
-        return found
+            for now, then in pairwise(self._notes)
+        }
 
 
 def main(arguments: Sequence[str]) -> int:

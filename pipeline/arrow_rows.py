@@ -41,6 +41,12 @@ def is_in(rows: pa.Table | pa.RecordBatch, column: str, values: Collection[str] 
     return pc.is_in(rows.column(column), wanted)
 
 
+def distinct_texts(*parts: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return the texts of some arrays, each once, without null."""
+    chunks = (chunk for part in parts for chunk in (part.chunks if isinstance(part, pa.ChunkedArray) else [part]))
+    return pc.drop_null(pc.unique(pa.chunked_array(chunks, pa.string())))
+
+
 def encode_texts(rows: pa.Table, *keys: str) -> pa.Table:
     """Return rows with their texts, but for the ``keys``, as dictionaries: a text that comes often is there once."""
     for place, field in enumerate(rows.schema):

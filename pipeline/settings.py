@@ -7,7 +7,7 @@ These classes are the only list of settings. What else has a setting's value by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -66,6 +66,15 @@ class MachineQuota:
 
     machine: str
     bytes: ByteSize
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """Settings that a computation rests on, all of them durations."""
+
+    def as_provenance(self) -> dict[str, float]:
+        """Return the settings as JSON values, in seconds: ``wait_s`` for ``wait``."""
+        return {f"{each.name}_s": getattr(self, each.name).total_seconds() for each in fields(self)}
 
 
 def setting_field(default: object, meaning: str, *, minimum: float | None = None, maximum: float | None = None) -> Any:

@@ -31,7 +31,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import is_in, unique_rows
+from pipeline.arrow_rows import distinct_texts, is_in, unique_rows
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.attempt_rows import CONNECTION_DEFAULTS, CONNECTION_FIELDS
 from pipeline.attempts.calls.associations import RpcConnection, group_into_associations
@@ -154,7 +154,7 @@ def find_recompute_scope(
         on = select_ongoing(rows, names, connections_before_change(changed.connections), reached.recomputed_whole | met)
     calls = changed.keys_published_on(on.associations)
     dates = frozenset({*(day for _, day in reached.places), *days, None})
-    keys = _texts(
+    keys = distinct_texts(
         pc.list_flatten(calls["published_keys"]), pa.array(sorted(reached.changed_keys - {None}), pa.string())
     )
     at = {c["server_address"] for c in rows if c["connection_id"] in names}
@@ -168,14 +168,8 @@ def find_recompute_scope(
         ongoing_connections=frozenset(on.associations),
         numbered=users,
         changed_keys=_all_changed_keys(lake, keys, on, dates, users) if on.associations else keys,
-        changed_calls=_texts(calls["call_key"]),
+        changed_calls=distinct_texts(calls["call_key"]),
     )
-
-
-def _texts(*parts: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return the texts of some arrays, each once, without null."""
-    chunks = (chunk for part in parts for chunk in (part.chunks if isinstance(part, pa.ChunkedArray) else [part]))
-    return pc.drop_null(pc.unique(pa.chunked_array(chunks, pa.string())))
 
 
 def _all_changed_keys(
@@ -186,13 +180,15 @@ def _all_changed_keys(
         published = dependency_keys.key_array(dependency_keys.PUBLISHED_KEYS)
         unanswered = "responded_at IS NULL AND connection_id IN {names}"
         sql = f"SELECT DISTINCT explode({published}) AS published FROM {{reads}} WHERE {unanswered}"
-        keys = _texts(keys, lake.query(sql, reads=RowsOfDates(REMOTE_READ_CALLS, dates), names=names)["published"])
+        keys = distinct_texts(
+            keys, lake.query(sql, reads=RowsOfDates(REMOTE_READ_CALLS, dates), names=names)["published"]
+        )
     if numbered:  # a close also affects users of the number that was opened
         opened = f"protocol = 'qm2qm' AND opnum IN {sql_values(OPENING_OPNUMS)} AND server_address IN {{servers}}"
         sql = f"SELECT DISTINCT {dependency_keys.QUEUE_NUMBER_KEY} AS number FROM {{openings}} WHERE {opened}"
         opened_in = f"{sql} AND {dependency_keys.SESSION_KEY} IN {{some}}"
         openings = OPENING_CALLS[REMOTE_READ_CALLS]
-        keys = _texts(keys, lake.query(opened_in, openings=openings, servers=numbered, some=keys)["number"])
+        keys = distinct_texts(keys, lake.query(opened_in, openings=openings, servers=numbered, some=keys)["number"])
     return keys
 
 

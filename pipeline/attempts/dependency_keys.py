@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import unique_rows
+from pipeline.arrow_rows import distinct_texts, unique_rows
 from pipeline.attempts.calls.decoded_call import CALL_ROLES, CallRole
 
 _RR, _QM = "RemoteRead", "qm2qm"
@@ -141,7 +141,7 @@ def keys_overlap(names: Iterable[str], some: str) -> str:
 
 def keys_in_column(rows: pa.Table, column: str) -> pa.Array:
     """Return the keys in an array column, each once."""
-    return pc.drop_null(pc.unique(pc.list_flatten(rows[column])))
+    return distinct_texts(pc.list_flatten(rows[column]))
 
 
 def concat_unique(calls: pa.Table, *more: pa.Table) -> pa.Table:

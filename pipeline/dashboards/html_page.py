@@ -26,6 +26,7 @@ SCRIPT_FILES: Final = (
     "stories.js",
     "transfers.js",
     "sections.js",
+    "navigation.js",
     "main.js",
 )
 _PLOTLY_STYLE_ID: Final = re.compile(r'getElementById\("([0-9a-f]{64})"\)')

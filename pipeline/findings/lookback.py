@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import is_in
+from pipeline.arrow_rows import distinct_texts, is_in
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.dependency_keys import concat_unique, keys_in_column
 from pipeline.concurrency import run_concurrently
@@ -92,7 +92,7 @@ def lookback_call_keys(
     more = reads.select_keys_sharing(some, of_contexts, of_numbers, contexts=contexts, numbers=numbers)
     some = concat_unique(some, more)
     found = concat_unique(some, reads.select_keys_sharing(some))
-    return pc.unique(pa.chunked_array([*found["call_key"].chunks, changed_keys, evidence], pa.string()))
+    return distinct_texts(found["call_key"], changed_keys, evidence)
 
 
 def _in_flight_condition(since: int, until: int) -> str:
@@ -190,8 +190,7 @@ def _of_several_calls(findings: pa.Table) -> pa.Table:
 def _evidence_keys(findings: pa.Table) -> pa.Array:
     """Return the keys of the calls that prove findings of rules over several calls."""
     ours = _of_several_calls(findings)
-    keys = [*pc.list_flatten(ours["evidence"]).chunks, *ours["call_key"].chunks]
-    return pc.drop_null(pc.unique(pa.chunked_array(keys, pa.string())))
+    return distinct_texts(pc.list_flatten(ours["evidence"]), ours["call_key"])
 
 
 def _unaffected_associations(findings: pa.Table, stored: pa.Table, ongoing: Mapping[str, str]) -> set[str]:

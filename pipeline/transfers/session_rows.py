@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
-from pipeline.settings import PendingConfig, SessionsConfig
+from pipeline.settings import Durations, PendingConfig, SessionsConfig
 from pipeline.transfers.checkpoints import Hole
 from pipeline.transfers.connection_packets import (
     CLIENT,
@@ -61,20 +61,12 @@ _US_PER_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class SessionSettings:
+class SessionSettings(Durations):
     """The settings sessions.idle, sessions.silent_after and pending.expire."""
 
     idle: timedelta = SessionsConfig.idle
     silent_after: timedelta = SessionsConfig.silent_after
     expire: timedelta = PendingConfig.expire
-
-    def as_provenance(self) -> dict[str, float]:
-        """Return the settings as JSON values."""
-        return {
-            "idle_s": self.idle.total_seconds(),
-            "silent_after_s": self.silent_after.total_seconds(),
-            "expire_s": self.expire.total_seconds(),
-        }
 
 
 def session_rows(

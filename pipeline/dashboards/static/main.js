@@ -1,22 +1,7 @@
 "use strict";
-// Navigation: the address holds section, filters, facets and open row. The page is drawn from the address.
+// How the site is drawn from its address, which also holds facets.
 
 const SECTION_KEYS = [..."1234567890-"];
-let STATE = { section: "overview", params: {} };
-
-function parseAddress() {
-  const text = location.hash.replace(/^#/, "");
-  const [section, query] = [text.split("?")[0], text.split("?").slice(1).join("?")];
-  const params = Object.fromEntries(new URLSearchParams(query));
-  return { section: Object.hasOwn(SECTIONS, section) ? section : "overview", params };
-}
-
-/** Go to an address of the site. */
-function go(address) {
-  if (location.hash === address) draw(); else location.hash = address;
-}
-
-let drawn = null; // state of the last drawing, without the open row
 function draw() {
   STATE = parseAddress();
   const { row, ...rest } = STATE.params;
@@ -33,8 +18,7 @@ function draw() {
     for (const after of AFTER_DRAW.splice(0)) after();
     explain(main);
     drawFrame(rest);
-    const header = document.querySelector("header");
-    document.documentElement.style.setProperty("--header", `${getComputedStyle(header).position === "sticky" ? header.offsetHeight : 0}px`);
+    measureHeader();
     const wanted = rest.show && main.querySelector(`[data-rows="${CSS.escape(rest.show)}"]`);
     if (wanted) (wanted.previousElementSibling?.matches("h2") ? wanted.previousElementSibling : wanted).scrollIntoView();
     else if (!same) window.scrollTo(0, 0);
@@ -56,9 +40,7 @@ function drawFrame(params) {
     counts[name] ? h("span", { class: "count " + counts[name].level }, formatNumber(counts[name].n)) : null)));
   document.querySelector("nav a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   for (const name of FILTERS) {
-    const input = document.getElementById("f-" + name);
-    if (document.activeElement !== input) input.value = params[name] ?? "";
-    input.classList.toggle("set", Boolean(params[name]));
+    const input = showFilter(name, params[name]);
     input.classList.toggle("wrong", (name === "from" || name === "to") && Boolean(params[name]) && parseTime(params[name]) === null);
   }
   const wrong = ["from", "to"].filter((name) => params[name] && parseTime(params[name]) === null).map((name) => `${name}: \u201c${escapeHidden(params[name])}\u201d is not a time, so nothing is filtered by it. Write 2024-05-01 or 2024-05-01 12:00 (UTC).`);
@@ -69,28 +51,10 @@ function drawFrame(params) {
   document.title = `${title} \u2013 Message queues`;
 }
 
-function filterChanged() {
-  const params = { ...STATE.params, row: null, show: null };
-  for (const name of FILTERS) params[name] = document.getElementById("f-" + name).value.trim() || null;
-  history.replaceState(null, "", link(STATE.section, params)); // typing adds no entries to the browser history
-  draw();
-}
-
-/** Choose a theme for this visit and later ones; without a choice it is the system's. */
-function chooseTheme(theme) {
-  document.documentElement.dataset.theme = theme;
-  try { localStorage.setItem("theme", theme); } catch { /* the browser stores nothing for files */ }
-}
-
 function showKeys() {
-  const dialog = document.getElementById("keys");
-  const keys = [["1 \u2026 9, 0, -", "sections"], ["/", "filter by queue"], ["m", "filter by machine"], ["c", "clear filters"], ["j, k or \u2193, \u2191", "next row, previous row (in a table)"], ["Enter", "open the row with its evidence"], ["Esc", "close"], ["t", "light or dark"], ["?", "this help"]];
-  dialog.replaceChildren(h("div", { class: "head" }, h("h2", {}, "Keyboard shortcuts and terms"), h("button", { type: "button", onclick: () => dialog.close() }, "close (Esc)")),
-    h("div", { class: "body" }, h("dl", {}, keys.map(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
-      h("p", {}, "Every number links to its rows, and every row to its evidence: capture file and packet, or snapshot file and line. All times are in UTC. \u201cNow\u201d is the time of the newest packet or snapshot, not of this machine\u2019s clock. A dash means unknown. The address contains section, filters and open row: copy it to share the view."),
-      h("h2", {}, "Terms"), glossaryList(),
-      h("p", {}, "To create this page again, run ", h("code", {}, `msmq publish_dashboards ${SITE.lake_options} --out FOLDER`), ".")));
-  if (!dialog.open) dialog.showModal();
+  showKeysOf("1 \u2026 9, 0, -", "open the row with its evidence",
+    "Every number links to its rows, and every row to its evidence: capture file and packet, or snapshot file and line. All times are in UTC. \u201cNow\u201d is the time of the newest packet or snapshot, not of this machine\u2019s clock. A dash means unknown. The address contains section, filters and open row: copy it to share the view.",
+    h("p", {}, "To create this page again, run ", h("code", {}, `msmq publish_dashboards ${SITE.lake_options} --out FOLDER`), "."));
 }
 
 /** Say how old the newest evidence is by the clock of the browser, which may be long after the page was published. */
@@ -109,44 +73,24 @@ window.addEventListener("afterprint", () => {
   for (const details of document.querySelectorAll("details[data-closed]")) { details.open = false; delete details.dataset.closed; }
 });
 
-document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) {
-    if (event.key === "Escape" && event.target.matches("input")) event.target.blur();
-    return;
-  }
-  if (document.querySelector("dialog[open]")) return;
-  const place = SECTION_KEYS.indexOf(event.key);
-  if (place >= 0 && TABS[place]) go(link(TABS[place], globalFilters(STATE.params)));
-  else if (event.key === "/") { event.preventDefault(); document.getElementById("f-queue").focus(); }
-  else if (event.key === "m") { event.preventDefault(); document.getElementById("f-machine").focus(); }
-  else if (event.key === "c") go(link(STATE.section));
-  else if (event.key === "t") document.getElementById("theme").click();
-  else if (event.key === "?") showKeys();
-  else if (event.key === "j" || event.key === "k") document.querySelector("main tbody tr")?.focus();
-});
-
-for (const name of FILTERS) {
-  let waiting = 0;
-  document.getElementById("f-" + name).addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(filterChanged, 200); });
+/** The address of the section that a key leads to. */
+function addressOfKey(key) {
+  const tab = TABS[SECTION_KEYS.indexOf(key)];
+  return tab ? link(tab, globalFilters(STATE.params)) : null;
 }
+
+// Before what `listen` adds, which draws the page.
+document.getElementById("clear").addEventListener("click", () => { document.getElementById("f-last").value = ""; });
+listen({ filters: FILTERS, addressOfKey, rows: "main tbody tr", help: showKeys });
 document.getElementById("f-last").addEventListener("change", (event) => {
   const seconds = Number(event.target.value);
   document.getElementById("f-from").value = seconds && AS_OF !== null ? timeText(AS_OF - seconds * 1000) : "";
   document.getElementById("f-to").value = "";
-  filterChanged();
+  filterChanged(FILTERS);
 });
-document.getElementById("filters").addEventListener("submit", (event) => event.preventDefault());
-document.getElementById("clear").addEventListener("click", (event) => { event.preventDefault(); document.getElementById("f-last").value = ""; go(link(STATE.section)); });
-document.getElementById("theme").addEventListener("click", () => { chooseTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"); draw(); });
-document.getElementById("help").addEventListener("click", showKeys);
-document.getElementById("row").addEventListener("cancel", (event) => { event.preventDefault(); go(link(STATE.section, { ...STATE.params, row: null })); });
-document.getElementById("row").addEventListener("click", (event) => { if (event.target.id === "row") go(link(STATE.section, { ...STATE.params, row: null })); });
-window.addEventListener("hashchange", draw);
 
 {
-  let theme = null;
-  try { theme = localStorage.getItem("theme"); } catch { /* as above */ }
-  document.documentElement.dataset.theme = theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  startTheme();
   document.getElementById("asof").replaceChildren(h("strong", { id: "age" }), ` \u00b7 newest evidence ${AS_OF === null ? "none" : timeText(AS_OF).slice(0, 19) + " UTC"} `, h("span", { class: "wide" }, `\u00b7 published ${timeText(SITE.published_at / 1000).slice(0, 19)} UTC \u00b7 `, h("span", { title: "lake" }, untrusted(SITE.lake))));
   document.getElementById("filtering").open = !matchMedia("(max-width: 760px)").matches || Object.keys(globalFilters(parseAddress().params)).length > 0;
   showAge();

@@ -269,7 +269,6 @@ function showRow(wanted) {
   const name = wanted.slice(0, wanted.indexOf(":")), key = wanted.slice(wanted.indexOf(":") + 1);
   const data = Object.hasOwn(DATA, name) ? DATA[name] : null, places = FILTER_COLUMNS[name];
   const row = data?.rows && places?.key ? data.rows.columns[places.key].findIndex((value) => String(value) === key) : -1;
-  const close = () => go(link(STATE.section, { ...STATE.params, row: null }));
   const parts = [];
   let title = "Not on this page";
   if (row < 0) {
@@ -302,7 +301,7 @@ function showRow(wanted) {
       parts.push(h("h2", {}, "Evidence"), command ? h("div", { class: "evidence" }, copyable("export all packets", command)) : null, all > keys.length ? h("p", { class: "note cut" }, `${keys.length} of ${formatNumber(all)} pieces of evidence`) : null, keys.length ? keys.sort((a, b) => evidenceTime(a) - evidenceTime(b)).map(evidenceBlock) : h("p", { class: "note" }, "No call, packet or snapshot: this follows from their absence."));
     }
   }
-  dialog.replaceChildren(h("div", { class: "head" }, h("h2", {}, title), h("button", { type: "button", onclick: () => copyText(location.href) }, "copy link"), h("button", { type: "button", onclick: close, autofocus: true }, "close (Esc)")), h("div", { class: "body" }, parts));
+  dialog.replaceChildren(h("div", { class: "head" }, h("h2", {}, title), h("button", { type: "button", onclick: () => copyText(location.href) }, "copy link"), h("button", { type: "button", onclick: closeRow, autofocus: true }, "close (Esc)")), h("div", { class: "body" }, parts));
   explain(dialog);
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;

@@ -29,7 +29,7 @@ from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS
 
-EVENTS: Final = ("order_acks", "administration_acks", "reports")
+_EVENTS: Final = ("order_acks", "administration_acks", "reports")
 _ORDER_OF_ROWS: Final = (
     "message_key", "destination_queue", "sender_address", "receiver_address", "sent_at", "packet_key"
 )  # fmt: skip
@@ -37,7 +37,7 @@ CURRENT: Final = "current"
 """The name of the answer with the rows of gold.message_transfers that there are."""
 APPLICATION_IDS: Final = ("application_message_id", "conversation_id", "sent_types")
 """What the application's headers say of a message, by which people look for it."""
-MESSAGE_INPUTS: Final = (
+_MESSAGE_COLUMNS: Final = (
     "message_key", "message_id", "message_ordinal", "message_kind", "class", "class_name", "source_queue_manager",
     "destination_queue", "destination_queue_manager", "delivery", "transactional", "body_bytes",
     "acknowledgement_requested", "journaling", "hop_count", "transaction_number", "time_to_reach_queue_s",
@@ -49,7 +49,7 @@ _SENDING_COLUMNS: Final = (
     "session_number", "session_acked_at", "session_acked_by", "session_acked_in", "stored_at", "stored_by", "stored_in",
     "surely_acknowledged", "acknowledgement_may_be_missing", "unnumbered_by_loss", "handshake_seen",
 )  # fmt: skip
-GROUPED_MESSAGES_SQL: Final = f"""
+_GROUPED_MESSAGES: Final = f"""
 SELECT message_id, message_ordinal, sequence_id, source_queue_manager, first_at, last_at,
   {bucket_sql("coalesce(min(sequence_id) OVER (PARTITION BY message_id), message_id)")}
 FROM (
@@ -67,7 +67,7 @@ order acks of its sequences.
 _IN_GROUP: Final = "(SELECT DISTINCT {column}, bucket FROM {{grouped}} WHERE {column} IS NOT NULL)"
 _GROUP_OF_MESSAGE, _GROUP_OF_ORDINAL = (_IN_GROUP.format(column=column) for column in ("message_id", "message_ordinal"))
 _SENDINGS: Final = f"""
-SELECT {", ".join(f"s.{name}" for name in _SENDING_COLUMNS)}, {", ".join(f"m.{name}" for name in MESSAGE_INPUTS)},
+SELECT {", ".join(f"s.{name}" for name in _SENDING_COLUMNS)}, {", ".join(f"m.{name}" for name in _MESSAGE_COLUMNS)},
   CAST(m.transaction_sequence_id AS string) AS sequence_id, m.sent_at AS message_sent_at,
   size(m.errors) > 0 AS has_errors, coalesce(size(m.destination_list) > 1, FALSE) AS names_copies,
   e.ended IS NULL AND e.connection_id IS NOT NULL AS is_open, e.last_packet_at, g.bucket
@@ -144,7 +144,7 @@ class TransferInputs:
     def of(parts: Mapping[str, pa.Table]) -> TransferInputs:
         """Bring the answers to the queries of ``GroupedMessages`` in order."""
         sendings = parts["sendings"].sort_by([(name, "ascending") for name in _ORDER_OF_ROWS])
-        return TransferInputs(sendings, *(_events(parts[name]) for name in EVENTS))
+        return TransferInputs(sendings, *(_events(parts[name]) for name in _EVENTS))
 
 
 def _events(rows: pa.Table) -> pa.Table:
@@ -153,7 +153,7 @@ def _events(rows: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class GroupedMessages:
-    """Messages that are recomputed together, as ``GROUPED_MESSAGES_SQL`` returns them; and where they are looked up.
+    """Messages that are recomputed together, as ``_GROUPED_MESSAGES`` returns them; and where they are looked up.
 
     ``messages`` and ``sendings`` have all rows of their packets. ``current``: the query for the table's rows of them.
     """
@@ -169,7 +169,7 @@ class GroupedMessages:
 
         ``values`` are what the condition names in braces.
         """
-        grouped = lake.query(GROUPED_MESSAGES_SQL.replace("{scope}", scope), messages=MESSAGES, **values)
+        grouped = lake.query(_GROUPED_MESSAGES.replace("{scope}", scope), messages=MESSAGES, **values)
         dates, rows = _dates(grouped), {"rows": MESSAGE_TRANSFERS, "grouped": grouped, **values}
         current = BoundQuery(_CURRENT.replace("{scope}", scope), rows)
         return GroupedMessages(grouped, RowsOfDates(MESSAGES, dates), RowsOfDates(SENDINGS, dates), current)

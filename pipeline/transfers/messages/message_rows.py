@@ -17,6 +17,7 @@ from pipeline.arrow_rows import times_to_us
 from pipeline.transfers.hops.address_queue_managers import AddressQueueManagers
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS, hop_keys
 from pipeline.transfers.hops.missing_packets import HopHoles, acknowledged_directly
+from pipeline.transfers.inputs import values_of_servers
 from pipeline.transfers.messages.acknowledgement_matches import (
     MessageRows,
     first_administration_acks,
@@ -391,9 +392,7 @@ class _Transfers:
         return may_have
 
     def _of_servers(self, values: Mapping[str, int]) -> pa.Array:
-        """Return what is known of the server of each sending."""
-        place = pc.index_in(self.sendings["server_address"], pa.array(values.keys(), pa.string()))
-        return pa.array(values.values(), pa.int64()).take(one_array(place))
+        return values_of_servers(self.sendings["server_address"], values)
 
     def _capture_ends(self) -> Ints:
         """Return the latest capture end of each row's sendings."""

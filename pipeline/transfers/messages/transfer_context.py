@@ -8,25 +8,17 @@ from datetime import timedelta
 
 import pyarrow as pa
 
-from pipeline.settings import AlertsConfig, PendingConfig, TransfersConfig
+from pipeline.settings import AlertsConfig, Durations, PendingConfig, TransfersConfig
 from pipeline.transfers.packet_order import PacketOrder
 
 
 @dataclass(frozen=True, slots=True)
-class TransferSettings:
+class TransferSettings(Durations):
     """The settings transfers.wait, pending.expire and alerts.max_clock_difference."""
 
     wait: timedelta = TransfersConfig.wait
     expire: timedelta = PendingConfig.expire
     max_clock_difference: timedelta = AlertsConfig.max_clock_difference
-
-    def as_provenance(self) -> dict[str, float]:
-        """Return the settings as JSON values."""
-        return {
-            "wait_s": self.wait.total_seconds(),
-            "expire_s": self.expire.total_seconds(),
-            "max_clock_difference_s": self.max_clock_difference.total_seconds(),
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from itertools import chain
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from pipeline.arrow_rows import distinct_texts
 from pipeline.bronze.across_captures.capture_ends import changed_ends, read_sure_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.date_filters import DateSpan
@@ -242,7 +242,7 @@ class _MessagesUpdate:
         self._add_by_capture_end(before.capture_ends)
         self._add_by_clock_steps(before)
         self._add_by_handshakes(self.step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL))
-        return pc.unique(pa.chunked_array(self.affected, pa.string()))
+        return distinct_texts(*self.affected)
 
     def _add_changed(self, table: Table, sql: str, **inputs: QueryInput) -> None:
         """Add the messages that a query over what changed in a table finds; UnknownChangesError."""

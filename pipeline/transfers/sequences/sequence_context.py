@@ -8,26 +8,18 @@ from datetime import timedelta
 
 import pyarrow as pa
 
-from pipeline.settings import PendingConfig, TransfersConfig
+from pipeline.settings import Durations, PendingConfig, TransfersConfig
 from pipeline.transfers.hops.missing_packets import HopHoles
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceSettings:
+class SequenceSettings(Durations):
     """The settings transfers.stall_after, transfers.wait and pending.expire."""
 
     stall_after: timedelta = TransfersConfig.stall_after
     wait: timedelta = TransfersConfig.wait
     expire: timedelta = PendingConfig.expire
-
-    def as_provenance(self) -> dict[str, float]:
-        """Return the settings as JSON values."""
-        return {
-            "stall_after_s": self.stall_after.total_seconds(),
-            "wait_s": self.wait.total_seconds(),
-            "expire_s": self.expire.total_seconds(),
-        }
 
 
 @dataclass(frozen=True, slots=True)

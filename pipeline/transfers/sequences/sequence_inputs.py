@@ -32,7 +32,7 @@ IS_TRANSACTIONAL_SQL: Final = "(packet_key IS NOT NULL AND transaction_sequence_
 """The condition of messages of the binary protocol with a TransactionHeader."""
 _FLOW: Final = "concat_ws(' ', coalesce(source_queue_manager, ''), coalesce(destination_queue, ''))"
 _GROUP: Final = bucket_sql(_FLOW, digits=4)
-GROUPED_SEQUENCES_SQL: Final = f"""
+_GROUPED_SEQUENCES: Final = f"""
 SELECT id, source_queue_manager, bucket, sum(n) AS n, min(first_at) AS first_at, max(last_at) AS last_at FROM (
   SELECT {ID_SQL} AS id, source_queue_manager, {_GROUP}, count(*) AS n, min(seen_at) AS first_at,
     max(seen_at) AS last_at
@@ -81,7 +81,7 @@ CURRENT: Final = "current"
 
 @dataclass(frozen=True, slots=True)
 class GroupedSequences:
-    """Sequences that are recomputed together, as ``GROUPED_SEQUENCES_SQL`` returns them, of groups within bounds.
+    """Sequences that are recomputed together, as ``_GROUPED_SEQUENCES`` returns them, of groups within bounds.
 
     ``ids``: of all that are recomputed, None for all there are.
     """
@@ -97,7 +97,7 @@ class GroupedSequences:
         if ids is not None:
             scope, inputs = f"{ID_SQL} IN {{ids}}", {"ids": ids}
         messages = RowsOfDates(MESSAGES, None if since_us is None else DateSpan.of_times(since_us))
-        sql = GROUPED_SEQUENCES_SQL.replace("{scope}", scope)
+        sql = _GROUPED_SEQUENCES.replace("{scope}", scope)
         return GroupedSequences(lake.query(sql, messages=messages, **inputs), ids)
 
     def parts(self) -> Iterator[GroupedSequences]:

@@ -17,6 +17,7 @@ from pipeline.lake.stage_groups import each_once
 from pipeline.transfers.hops.address_queue_managers import AddressQueueManagers
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS, hop_keys
 from pipeline.transfers.hops.missing_packets import HopHoles, acknowledged_directly
+from pipeline.transfers.inputs import values_of_servers
 from pipeline.transfers.sequences.order_ack_matches import match_order_acks
 from pipeline.transfers.sequences.sequence_context import SequenceContext
 from pipeline.transfers.sequences.sequence_events import (
@@ -123,8 +124,7 @@ def _with_queue_managers(first_sendings: pa.Table, context: SequenceContext) -> 
 
 def _capture_ends(sendings: pa.Table, capture_ends: Mapping[str, int]) -> Ints:
     """Return when the captures of each sending's server end, by default when it was sent; microseconds."""
-    place = pc.index_in(sendings["server_address"], pa.array(capture_ends.keys(), pa.string()))
-    ends = pa.array(capture_ends.values(), pa.int64()).take(one_array(place))
+    ends = values_of_servers(sendings["server_address"], capture_ends)
     return to_ints(pc.coalesce(ends, one_array(times_to_us(sendings["sent_at"]))))
 
 

@@ -17,13 +17,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import times_to_us
+from pipeline.arrow_rows import distinct_texts, times_to_us
 from pipeline.bronze.across_captures.capture_ends import changed_ends, read_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.date_filters import DateSpan
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput, RowsOfDates
 from pipeline.lake.schema_enforcement import select_fields
 from pipeline.lake.staging_files import read_staged, staged_rows
@@ -42,7 +41,7 @@ from pipeline.transfers.sequences.beginnings import find_changed_beginnings
 from pipeline.transfers.sequences.sequence_context import SequenceSettings
 from pipeline.transfers.sequences.sequence_inputs import ID_SQL, IS_TRANSACTIONAL_SQL, GroupedSequences
 from pipeline.transfers.sequences.sequence_rows import SEQUENCES_SCHEMA
-from pipeline.transfers.sequences.stage_sequences import ChangedFacts, stage_sequences
+from pipeline.transfers.sequences.stage_sequences import stage_sequences
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
@@ -135,7 +134,10 @@ class _EodSequencesUpdate:
     def _recompute(self, ids: pa.Array | None) -> int:
         with RunMarkers.of(self.lake).staging_folder("transfer_sequences") as folder:
             sequences = self._sequences(ids)
-            facts = [self._stage(folder, each) for each in sequences.parts()]
+            context = sequences.read_context(
+                self.lake, self.settings, self.run_id, self.now.capture_ends, frozenset(self.now.clones)
+            )
+            facts = [stage_sequences(self.lake, folder, part, context) for part in sequences.parts()]
             rows = folder / TRANSFER_SEQUENCES.name
             if ids is None:
                 return self.step.replace_all(staged_rows(rows, TRANSFER_SEQUENCES))
@@ -151,11 +153,6 @@ class _EodSequencesUpdate:
         found = self.lake.query(_FIRST_SENT, rows=TRANSFER_SEQUENCES, ids=ids)["at"][0].as_py()
         since = min((at for at in (found, self.since) if at is not None), default=0)
         return GroupedSequences.read(self.lake, ids, since)
-
-    def _stage(self, folder: LakePath, sequences: GroupedSequences) -> ChangedFacts:
-        ends, clones = self.now.capture_ends, frozenset(self.now.clones)
-        context = sequences.read_context(self.lake, self.settings, self.run_id, ends, clones)
-        return stage_sequences(self.lake, folder, sequences, context)
 
     # What changed
 
@@ -181,7 +178,7 @@ class _EodSequencesUpdate:
             self._add_sequences("connection_id", pa.array(sorted(names), pa.string()), 0)
         self._add_by_clones({*self.now.clones} ^ {*before.clones})
         self._add_by_capture_end(before.capture_ends)
-        return pc.unique(pa.chunked_array(self.affected, pa.string()))
+        return distinct_texts(*self.affected)
 
     def _add(self, sql: str, **inputs: QueryInput) -> None:
         """Add the sequences that a query finds."""

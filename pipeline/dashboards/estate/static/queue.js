@@ -60,7 +60,6 @@ function growthOf(queue) {
 function showQueue(queue) {
   const dialog = document.getElementById("row");
   if (!queue) { if (dialog.open) dialog.close(); return; }
-  const close = () => go(link(STATE.section, { ...STATE.params, row: null }));
   const rows = DATA.estate_queues.rows, row = (QUEUE_ROWS.get(queue) ?? [])[0], heat = Object.hasOwn(SITE.heat_maps, queue) ? SITE.heat_maps[queue] : null;
   const body = row === undefined ? h("p", { class: "note" }, "This queue is not on this page: ", untrusted(queue)) : [
     FACTS.slice(0, 2).map((group) => factsList(rows, row, group)),
@@ -70,7 +69,7 @@ function showQueue(queue) {
     h("h3", {}, "Growth"), growthOf(queue),
     h("h3", {}, "What a move needs"), verdictsOf(queue),
   ];
-  dialog.replaceChildren(h("div", { class: "head" }, h("h2", {}, untrusted(queue)), h("button", { type: "button", onclick: () => window.print() }, "print"), h("button", { type: "button", onclick: close, autofocus: true }, "close (Esc)")), h("div", { class: "body" }, [body].flat(4)));
+  dialog.replaceChildren(h("div", { class: "head" }, h("h2", {}, untrusted(queue)), h("button", { type: "button", onclick: () => window.print() }, "print"), h("button", { type: "button", onclick: closeRow, autofocus: true }, "close (Esc)")), h("div", { class: "body" }, [body].flat(4)));
   dialog.setAttribute("aria-label", `Queue ${escapeHidden(queue)}`);
   explain(dialog);
   if (!dialog.open) dialog.showModal();
