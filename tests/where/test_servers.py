@@ -13,6 +13,7 @@ import pytest
 
 from engines import LOCAL
 from jobs import run_all
+from jobs.analysis import report_estate
 from pipeline.lake.engine import codegen
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
@@ -26,6 +27,7 @@ CAPTURES = ("07-faults-cancels-groups.pcap", "12-lookups.pcap")
 MAX_SECONDS = 300
 RUN_COLUMNS = {"run_id", "ingested_at", "opened_at", "modified_at"}
 MOST = {"SparkListenerConnectOperationStarted": 15, "SparkListenerJobStart": 20}  # of a run that finds nothing new
+MOST_OF_REPORT = 30
 
 
 def rows_of(lake):
@@ -100,6 +102,22 @@ class TestOverConnect:
         assert found.keys() == expected.keys()
         assert [name for name in expected if found[name] != expected[name]] == []
         assert sum(map(len, expected.values())) > 200
+
+    @pytest.mark.long
+    def test_a_report_on_the_estate_is_that_of_the_tables_in_files(self, project, connect, tmp_path):
+        """Of tables that Spark stores and reads; the files beside the page are equal byte for byte."""
+        lake, (url, log) = tmp_path / "lake", connect
+        captures = [project / "data" / name for name in ("transfers/03-transactions.pcapng", f"sample/{CAPTURES[1]}")]
+        assert run_there(project, url, tmp_path, lake, captures, ("-m", "jobs.run_all", "--set", "lake.store=spark"))
+        before = count_events(log)
+        given = ("--lake", lake, "--set", "lake.store=spark", "--out", tmp_path / "there")
+        run_python(project, tmp_path, "-m", "jobs.analysis.report_estate", *given, SPARK_REMOTE=url)
+        asked = {name: count - before[name] for name, count in count_events(log).items()}
+        assert asked["SparkListenerConnectOperationStarted"] <= MOST_OF_REPORT
+        assert report_estate.main(["--lake", str(lake), "--out", str(tmp_path / "here")]) == 0
+        files = {path.name: path.read_bytes() for path in (tmp_path / "here").glob("*.csv")}
+        assert len(files) == 10
+        assert {name: (tmp_path / "there" / name).read_bytes() for name in files} == files
 
     @pytest.mark.long  # a plain run tries the lease in a catalog in one process (tests/lake/lease/test_lease_table.py)
     def test_one_client_at_a_time_holds_the_lease_in_a_catalog(self, project, connect, tmp_path):
