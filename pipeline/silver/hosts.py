@@ -307,14 +307,14 @@ _OTHER_ENDS: Final = f"""
 SELECT connection_id FROM {{feed}} GROUP BY connection_id HAVING {MORE_ROWS_SQL} < 0
   OR count(DISTINCT coalesce(initiator_queue_manager, '') || ' ' || coalesce(acceptor_queue_manager, '')) > 1"""
 # What a routing server sends comes from its own address, not from that of the queue manager that the message names.
-_WITH_SENDER: Final = """(
-  SELECT messages.*, CASE WHEN sender_address = sessions.client_address THEN initiator_queue_manager
-    WHEN sender_address = sessions.server_address THEN acceptor_queue_manager END AS sender_queue_manager
-  FROM {rows} AS messages LEFT JOIN (
-    SELECT connection_id, client_address, server_address, initiator_queue_manager, acceptor_queue_manager
-    FROM {sessions}
-  ) AS sessions ON sessions.connection_id = messages.connection_id AND messages.packet_key IS NOT NULL
-) AS sent"""
+_WITH_SESSION: Final = """{rows} AS messages LEFT JOIN (
+  SELECT connection_id AS session, client_address, server_address, initiator_queue_manager, acceptor_queue_manager
+  FROM {sessions}
+) AS sessions ON session = connection_id AND packet_key IS NOT NULL"""
+_SENDER_SQL: Final = (
+    "CASE WHEN sender_address = client_address THEN initiator_queue_manager"
+    " WHEN sender_address = server_address THEN acceptor_queue_manager END"
+)
 # Messages name the queue manager that first accepted them, some also the address that they were sent from. Opens are
 # RemoteRead 2 and 11, and qmcomm 2.
 _EVIDENCE: Final[dict[Table, _HostEvidence]] = {
@@ -329,8 +329,8 @@ _EVIDENCE: Final[dict[Table, _HostEvidence]] = {
     MESSAGES: _HostEvidence(
         ("source_queue_manager", "sender_address"),
         "source_queue_manager IS NOT NULL AND sender_address IS NOT NULL AND hop_count = 0"
-        " AND coalesce(sender_queue_manager, source_queue_manager) = source_queue_manager", "seen_at", "message",
-        lambda row: [(row["source_queue_manager"], None, row["sender_address"])], {"sessions": SESSIONS}, _WITH_SENDER,
+        f" AND coalesce({_SENDER_SQL}, source_queue_manager) = source_queue_manager", "seen_at", "message",
+        lambda row: [(row["source_queue_manager"], None, row["sender_address"])], {"sessions": SESSIONS}, _WITH_SESSION,
     ),
     REMOTE_READ_CALLS: _HostEvidence(
         ("queue_format_name", "server_address"),

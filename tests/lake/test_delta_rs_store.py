@@ -13,7 +13,7 @@ from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import ConflictError, LakeNameError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import answer
-from pipeline.lake.queries.inputs import ChangesSince, FilteredTable
+from pipeline.lake.queries.inputs import MORE_ROWS_SQL, ChangesSince, FilteredTable
 from pipeline.lake.storage import delta_rs
 from pipeline.lake.storage.log import NO_PROVENANCE
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
@@ -159,15 +159,15 @@ def test_what_tasks_compute_of_groups_is_laid_out_by_time(lake, monkeypatch):
 @pytest.mark.parametrize("others", [0, 1, 2])
 def test_new_rows_are_added_beside_the_files_of_changed_ones(lake, intruder, others):
     """The next change of a new row writes no row again that was there before it; a change has no moment without it."""
-    there = rows(("a", None, 1, NOON), ("b", None, 1, NOON), ("c", None, 1, NOON))
+    there = rows(*((name, None, 1, NOON) for name in "abcde"))
     lake.append(QUARANTINE, there, provenance="before")
     intruder(others)
     lake.delete_and_insert(
         QUARANTINE, "quarantine_key", ["a", "b"], rows(("a", "r", 1, NOON), ("new", "r", 1, NOON)), dates=None,
         provenance="mine", previous_provenance="before",
     )  # fmt: skip
-    there = [(f"other {number}", None, 1) for number in range(others)]
-    assert stored(lake) == [("a", "r", 1), ("c", None, 1), ("new", "r", 1), *there]
+    there = [*((name, None, 1) for name in "cde"), ("new", "r", 1)]
+    assert stored(lake) == [("a", "r", 1), *there, *((f"other {number}", None, 1) for number in range(others))]
     commits = lake._log.commits_since(QUARANTINE, 1)
     ours = [commit for commit in commits if commit.provenance_json in ("before", "mine")]
     merged = [(commit.provenance_json, commit.rows_written) for commit in ours if commit.operation == "MERGE"]
@@ -175,6 +175,37 @@ def test_new_rows_are_added_beside_the_files_of_changed_ones(lake, intruder, oth
     assert (ours[-1].operation, ours[-1].provenance_json, ours[-1].rows_written) == ("WRITE", "mine", 2)
     fragments = DeltaTable(lake.location(QUARANTINE)).to_pyarrow_dataset().get_fragments()
     assert ["new"] in [each.to_table()["quarantine_key"].to_pylist() for each in fragments]
+
+
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize(
+    ("leaving", "operations"),
+    [("a", "MERGE WRITE"), ("ab", "WRITE"), ("abcd", "WRITE"), ("abe", "MERGE WRITE"), ("abcdefg", "WRITE")],
+)
+def test_files_most_of_whose_rows_leave_are_replaced(lake, intruder, leaving, operations, others):
+    """With all that comes in the same commit; a merge is left to change other files. The feed tells what changed."""
+    times = {name: NOON + dt.timedelta(hours=hour) for hour, name in enumerate("abcdefg")}
+    for part in ("dcba", "gfe"):
+        lake.append(QUARANTINE, rows(*((name, None, 1, times[name]) for name in part)), provenance="before")
+    intruder(others)
+    coming = [(name, "r", 1, times[name]) for name in leaving[::2]] + [("new", "r", 1, NOON)]
+    lake.delete_and_insert(
+        QUARANTINE, "quarantine_key", [*leaving], rows(*coming), dates=None, provenance="mine",
+        previous_provenance="before",
+    )  # fmt: skip
+    staying = [(name, None, 1) for name in "abcdefg" if name not in leaving]
+    there = [*((f"other {number}", None, 1) for number in range(others)), *(row[:3] for row in coming), *staying]
+    assert stored(lake) == sorted(there, key=str)
+    ours = lake._log.commits_since(QUARANTINE, 2 + others)
+    made = [(commit.operation, commit.provenance_json) for commit in ours]
+    wanted = operations.split()
+    assert made == [*((each, "before") for each in wanted[:-1]), (wanted[-1], "mine")]
+    assert ours[-1].rows_written == len(coming)
+    feed = ChangesSince(QUARANTINE, 2, lake.version(QUARANTINE))
+    net = lake.query(f"SELECT quarantine_key, {MORE_ROWS_SQL} AS more FROM {{feed}} GROUP BY ALL", feed=feed)
+    more = {row["quarantine_key"]: row["more"] for row in net.to_pylist() if row["more"]}
+    came = {"new": 1, **{f"other {number}": 1 for number in range(others)}}
+    assert more == came | dict.fromkeys(leaving[1::2], -1)
 
 
 @pytest.mark.parametrize("as_frame", [True, pytest.param(False, marks=pytest.mark.long)])
@@ -215,7 +246,8 @@ def test_columns_are_set_in_the_rows_of_some_keys_and_other_rows_deleted(lake, s
 )
 def test_only_files_of_the_times_of_changed_rows_are_read(lake, change):
     for hour in range(6):
-        lake.append(QUARANTINE, rows((f"h{hour}", None, 1, NOON + dt.timedelta(hours=hour))))
+        time = NOON + dt.timedelta(hours=hour)
+        lake.append(QUARANTINE, rows(*((f"h{hour}{end}", None, 1, time) for end in ("", " two", " three"))))
     lake.append(QUARANTINE, rows(("untimed", None, 1, None)))
     change(lake)
     (merge,) = (commit for commit in DeltaTable(lake.path(QUARANTINE)).history() if commit["operation"] == "MERGE")

@@ -64,6 +64,8 @@ _BATCH_ROWS: Final = 2048  # of an answer that is read bit by bit: DuckDB comput
 _LARGE_BATCH_ROWS: Final = 65_536  # of one that is read as a whole, without stubs and bodies
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _PATTERN_SIGNS: Final = re.compile(r"([\[*?])")
+FILE_NAME: Final = "filename"
+"""The column of ``DataFiles`` that tells the file of each row; no table has such a column."""
 _FILE_COLUMNS_SQL: Final = """
 SELECT file_name, md5(string_agg(concat_ws(' ', name, type, num_children), ',' ORDER BY column_id))
 FROM parquet_schema({files}) GROUP BY file_name"""
@@ -100,7 +102,7 @@ def _may_have_rows_of(dates: Dates) -> Callable[[FileDates], bool]:
 class DataFiles(NamedTuple):
     """The rows of data files, each with its bytes; columns of ``schema`` that files do not have are null.
 
-    ``dates``: those of the files of which they are known.
+    ``dates``: those of the files of which they are known. Of files of this machine ``schema`` may have ``FILE_NAME``.
     """
 
     schema: pa.Schema
@@ -121,8 +123,10 @@ class DataFiles(NamedTuple):
         columns = ", ".join(map(quoted_for_duckdb, self.schema.names))
         is_remote = any(file.is_remote for file in self.files)
         given = remote_dataset([*self.files], self.schema) if is_remote else self.schema
-        parts = [register(given), *(() if is_remote else read(self.files))]
-        rows = " UNION ALL BY NAME ".join(f"SELECT * FROM {part}" for part in parts)
+        everything = f"*, {FILE_NAME}" if FILE_NAME in self.schema.names else "*"
+        parts = [f"SELECT * FROM {register(given)}"]
+        parts += () if is_remote else (f"SELECT {everything} FROM {part}" for part in read(self.files))
+        rows = " UNION ALL BY NAME ".join(parts)
         return f"(SELECT {columns} FROM ({rows})" + ("" if self.where is None else f" WHERE {self.where}") + ")"
 
 
