@@ -33,10 +33,18 @@ ALERT_SEQUENCE_COLUMNS: Final = (
     "transaction_sequence_id",
     "first_sent_at", "last_packet_at", "acknowledged_number", "acknowledged_at", "waiting", "first_waiting_number",
     "stalls", "longest_stall_s", "stalled_since", "condition", "evidence", "missing",
-    "progress_at", "accepted_number", "accepted_reported_at", "refused_until",
+    "progress_at", "accepted_number", "accepted_reported_at", "refused_until", "followed_at",
     "first_sender", "first_receiver", "failed_since", "failed_until", "failed_client", "failed_cause",
 )  # fmt: skip
-"""The columns that ``sequence_alerts`` needs: of gold.transfer_sequences, of ``with_progress``, and those below."""
+"""The columns that ``sequence_alerts`` needs: of gold.transfer_sequences, of ``with_progress``, and those below.
+
+``followed_at``: when the next sequence of the series (``SERIES``) began.
+"""
+
+SERIES: Final = ("source_queue_manager", "destination_queue", "hop_key")
+"""What sequences have in common of which one follows the other."""
+
+REFUSED: Final = "refused"
 
 FIRST_ADDRESSES: Final = ("first_sender", "first_receiver")
 """The addresses of the first sequence of all on the hop."""
@@ -53,10 +61,7 @@ SENDING_COUNT_COLUMNS: Final = (
 SLOW_COUNT_COLUMNS: Final = ("sender_address", "receiver_address", "at", "last", "count", "evidence")
 """The columns of slow messages counted by hop and minute; the first two are the key."""
 
-_SERIES: Final = ("source_queue_manager", "destination_queue", "hop_key")
 _HOP: Final = ("sender_address", "receiver_address")
-_ID: Final = "transaction_sequence_id"
-_REFUSED: Final = "refused"
 
 
 def sequence_alerts(
@@ -68,29 +73,21 @@ def sequence_alerts(
 ) -> Iterator[Alert]:
     """Yield the alerts of sequences that wait for order acknowledgements, or whose receiver refuses them.
 
-    Rows have ``ALERT_SEQUENCE_COLUMNS``; those between two queue managers are one series, with the names of their first
-    addresses. ``names`` are the names of queue managers by address, ``canonical_queues`` the canonical names of queues
-    by those on the wire.
+    Rows have ``ALERT_SEQUENCE_COLUMNS``. ``names`` are the names of queue managers by address, ``canonical_queues`` the
+    canonical names of queues by those on the wire.
     """
-    ordered = sorted(rows, key=lambda row: (*(row[name] or "" for name in _SERIES), row["first_sent_at"]))
-    for (source, destination, _), series in groupby(ordered, key=itemgetter(*_SERIES)):
-        every = [dict(row) for row in series]
-        sender, receiver = (every[0][name] for name in FIRST_ADDRESSES)
+    for each in sorted(rows, key=lambda row: (*(row[name] or "" for name in SERIES), row["first_sent_at"])):
+        row, source, destination = dict(each), each["source_queue_manager"], each["destination_queue"]
+        sender, receiver = (row[name] for name in FIRST_ADDRESSES)
         queue = canonical_queue_name(destination, canonical_queues)
         subject = f"messages of {source} to {queue} from {sender} to {receiver}"
-        manager = names.get(sender, sender)
-        sequences = [row for row in every if row["first_sent_at"] <= now]
-        for place, row in enumerate(sequences):
-            following = (each for each in sequences[place + 1 :] if each[_ID] != row[_ID])
-            followed_at = next((each["first_sent_at"] for each in following), None)
-            stalls = ConditionHistory(
-                "order_acks_stalled", subject, _stalls(row, followed_at, limits, now), error_after=limits.error_after
-            )
-            for alert in stalls.alerts(now, limits.merge_within, queue, manager, Ends(sender, receiver)):
-                yield _with_failed_connections(alert, row)
-            if row["condition"] == _REFUSED and row["waiting"] >= limits.refused_messages:
-                episode = _refused_episode(row, followed_at, now)
-                yield Alert("sequence_refused", subject, episode, queue, manager, ends=Ends(sender, receiver))
+        manager, observed = names.get(sender, sender), _stalls(row, limits, now)
+        stalls = ConditionHistory("order_acks_stalled", subject, observed, error_after=limits.error_after)
+        for alert in stalls.alerts(now, limits.merge_within, queue, manager, Ends(sender, receiver)):
+            yield _with_failed_connections(alert, row)
+        if row["condition"] == REFUSED and row["waiting"] >= limits.refused_messages:
+            episode = _refused_episode(row, now)
+            yield Alert("sequence_refused", subject, episode, queue, manager, ends=Ends(sender, receiver))
 
 
 def _with_failed_connections(alert: Alert, row: RowDict) -> Alert:
@@ -108,7 +105,7 @@ def _with_failed_connections(alert: Alert, row: RowDict) -> Alert:
     return alert._replace(suggestion=CONDITIONS["sessions_refused"].suggestion, cause=row["failed_cause"])
 
 
-def _stalls(row: RowDict, followed_at: int | None, limits: Thresholds, now: int) -> Iterator[Observation]:
+def _stalls(row: RowDict, limits: Thresholds, now: int) -> Iterator[Observation]:
     """Yield the beginning and the end of each stall.
 
     One that has not ended does where another sequence follows, or where something else than an order acknowledgement
@@ -119,7 +116,7 @@ def _stalls(row: RowDict, followed_at: int | None, limits: Thresholds, now: int)
         ended = None if stall["ended_at"] is None else datetime_to_us(stall["ended_at"])
         if began > now:
             continue
-        until = _earliest(followed_at, row["progress_at"]) if ended is None else ended
+        until = _earliest(row["followed_at"], row["progress_at"]) if ended is None else ended
         seen = _observed_until(row, began, limits) if until is None else max(until, began)
         seen = min(seen, now)
         message = (
@@ -162,7 +159,7 @@ def _earliest(*times: int | None) -> int | None:
     return min((at for at in times if at is not None), default=None)
 
 
-def _refused_episode(row: RowDict, followed_at: int | None, now: int) -> Episode:
+def _refused_episode(row: RowDict, now: int) -> Episode:
     """Return the episode in which a sequence is refused, until its first waiting number is not, or another follows."""
     starts = (row["stalled_since"], row["acknowledged_at"], row["first_sent_at"])
     since = next(at for at in starts if at is not None)
@@ -172,7 +169,7 @@ def _refused_episode(row: RowDict, followed_at: int | None, now: int) -> Episode
         f"number {row['first_waiting_number']} of sequence {row['transaction_sequence_id']} is sent again and again, "
         f"the receiver acknowledges {acknowledged}: {format_count(row['waiting'], 'message')} waiting"
     )
-    over = _earliest(followed_at, row["refused_until"])
+    over = _earliest(row["followed_at"], row["refused_until"])
     until = max(over, since) if over is not None and over <= now else None
     seen = max(last if until is None else min(last, until), since)
     episode = Episode(since, seen, seen, ERROR, message, until)

@@ -291,16 +291,35 @@ SELECT {selected} FROM placed WHERE is_chosen"""
     return BoundQuery(sql, {"sessions": SESSIONS, "connections": CONNECTIONS})
 
 
+def sequences_in_trouble_sql(sequences: str, now: str) -> str:
+    """Return a subquery for rows of gold.transfer_sequences that stalled or are refused, with ``followed_at``.
+
+    That is when another sequence of the same series (``sending_alerts.SERIES``) began after it, as known ``now``.
+    """
+    series = f"PARTITION BY {', '.join(sending_alerts.SERIES)} ORDER BY first_sent_at, sequence_key"
+    is_other = f"transaction_sequence_id IS DISTINCT FROM lag(transaction_sequence_id) OVER ({series})"
+    later = f"({series} ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
+    return f"""(
+  SELECT * FROM (
+    SELECT *, min(CASE WHEN is_other THEN first_sent_at END) OVER {later} AS followed_at
+    FROM (SELECT *, {is_other} AS is_other FROM {sequences} WHERE first_sent_at <= {now})
+  ) WHERE stalls IS NOT NULL OR condition = '{sending_alerts.REFUSED}'
+)"""
+
+
 def _sequences_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
-    """Return a query for sequences and what shows their progress, and connections that failed meanwhile.
+    """Return a query for sequences in trouble, what shows their progress, and connections that failed meanwhile.
 
     Each has the first addresses of its hop.
     """
     beside = (*sending_alerts.FIRST_ADDRESSES, *sending_alerts.FAILURE_COLUMNS)
     columns = [name for name in sending_alerts.ALERT_SEQUENCE_COLUMNS if name not in beside]
-    times = ("progress_at", "accepted_reported_at", "refused_until")
+    times, now = (
+        ("progress_at", "accepted_reported_at", "refused_until", "followed_at"),
+        f"timestamp_micros({window.now})",
+    )
     selected = _selected(TRANSFER_SEQUENCES, ["sequence_key", *columns], *times)
-    progress = with_progress("{rows}", ProgressEvidence(now=f"timestamp_micros({window.now})"))
+    progress = with_progress(sequences_in_trouble_sql("{rows}", now), ProgressEvidence(now=now))
     rows = FilteredTable(TRANSFER_SEQUENCES, window.filter_sql("first_sent_at", "last_packet_at"))
     failed = f"not_established IN ({', '.join(map(repr, FAILURE_CAUSES))})"
     sql = f"""

@@ -3,7 +3,9 @@
 import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 
+import pyarrow as pa
 import pytest
 
 from pipeline.alerts.conditions import Thresholds
@@ -11,17 +13,21 @@ from pipeline.alerts.episodes import alert_rows
 from pipeline.alerts.sending_alerts import (
     ALERT_SEQUENCE_COLUMNS,
     SENDING_COUNT_COLUMNS,
+    SERIES,
     SLOW_COUNT_COLUMNS,
     resend_alerts,
     sequence_alerts,
     slow_transfer_alerts,
 )
+from pipeline.alerts.sources import sequences_in_trouble_sql
+from pipeline.lake.queries.duckdb_sql import DuckDbSql
 
 LIMITS = Thresholds()
 MINUTE = 60_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NAMES = {"10.0.0.1": "shop"}
 HOP = ("10.0.0.1", "10.0.0.2")
+_ID = "transaction_sequence_id"
 
 
 def moment(minutes):
@@ -46,9 +52,38 @@ def sequence(first, last, *stalls, number=7, condition="stalled", **more):
     return row | more
 
 
+def in_trouble(rows, now):
+    """Rows of sequences that stalled or are refused, each with when another one of its series followed it."""
+    known = sorted((row for row in rows if row["first_sent_at"] <= now), key=itemgetter("first_sent_at"))
+    for place, row in enumerate(known):
+        same = [each for each in known[place + 1 :] if all(each[name] == row[name] for name in SERIES)]
+        later = (each["first_sent_at"] for each in same if each[_ID] != row[_ID])
+        if row["stalls"] is not None or row["condition"] == "refused":
+            yield row | {"followed_at": next(later, None)}
+
+
 def alerts(*rows, now=300, limits=LIMITS):
     queues = {"guid\\00000009": "hq\\private$\\orders"}
-    return alert_rows(sequence_alerts(rows, limits, now * MINUTE, NAMES, queues))
+    return alert_rows(sequence_alerts(in_trouble(rows, now * MINUTE), limits, now * MINUTE, NAMES, queues))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sequences_in_trouble_are_found_with_what_follows_them(seed):
+    chance, now = random.Random(seed), 30
+    rows = [
+        {
+            **dict(zip(SERIES, (chance.choice("ab"), "queue", chance.choice(["hop", None])), strict=True)),
+            "sequence_key": f"{number:03}", _ID: chance.choice([7, 8, 9, None]), "first_sent_at": chance.randrange(40),
+            "stalls": chance.choice([None, [1]]), "condition": chance.choice(["refused", "complete"]),
+        }
+        for number in range(chance.randrange(1, 40))
+    ]  # fmt: skip
+    rows.sort(key=itemgetter("sequence_key"))
+    found = DuckDbSql().answer(
+        f"SELECT * FROM {sequences_in_trouble_sql('{rows}', str(now))}", {"rows": pa.Table.from_pylist(rows)}
+    )
+    known = {row["sequence_key"]: row["followed_at"] for row in found.to_pylist()}
+    assert known == {row["sequence_key"]: row["followed_at"] for row in in_trouble(rows, now)}
 
 
 def periods(found):
