@@ -106,7 +106,7 @@ class Beginnings:
     def of_other_rows(self, lake: Lake, staged: pa.ChunkedArray) -> pa.Table:
         """Return the table's rows of these keys, but for those that were staged, with how they began."""
         others = self.keys.filter(pc.invert(pc.is_in(self.keys, staged)))
-        return self.set(lake.select_by_values(TRANSFER_SEQUENCES, {*others.to_pylist()}))
+        return self.set(lake.select_by_values(TRANSFER_SEQUENCES, others))
 
 
 def sequence_facts(rows: pa.Table) -> pa.Table:
