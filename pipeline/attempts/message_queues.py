@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.date_filters import dates_condition, distinct_dates
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MAX_IN_LIST, RowsOfDates
 from schemas.messages import MESSAGES
@@ -48,5 +48,5 @@ def update(lake: Lake, attempts: pa.Table | Table, *, dates: Collection[date | N
     if changed is None:  # nearly all: rewriting is faster than finding them
         lake.replace_by_query(MESSAGES, _ALL_SQL, **inputs, provenance=lake.versions.provenance_json(MESSAGES))
     else:
-        wanted, found = changed.select(_SAYS.names).cast(_SAYS), set(changed[EVENT_DATE].to_pylist())
+        wanted, found = changed.select(_SAYS.names).cast(_SAYS), distinct_dates(changed)
         lake.update_columns(MESSAGES, wanted, dates=found, provenance=lake.versions.provenance_json(MESSAGES))

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from pipeline.attempts.changed_rows import GROUP_COLUMNS, FeedRow
 from pipeline.attempts.open_rows import IS_OPEN_CALL_SQL, open_queries, opens_function
+from pipeline.lake.date_filters import distinct_dates
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
 from schemas.attempts import QUEUE_OPENS
-from schemas.table import EVENT_DATE, Table
+from schemas.table import Table
 
 _LIFE: Final = (
     *GROUP_COLUMNS, "first_packet_at", "closed_at", "association_joined", "syn_seen", "uncaptured_side", "without_bind",
@@ -57,7 +58,7 @@ def update_servers(
         return
     rows = lake.map_few_groups(opens_query(named, aliases))
     current = lake.select(QUEUE_OPENS, "server_address IN {servers}", servers=named)
-    dates = {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
+    dates = distinct_dates(rows, current)
     if rows.num_rows or current.num_rows:
         lake.replace_changed(QUEUE_OPENS, rows, current, dates=dates)
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.bronze.write_tables import stamp_rows
+from pipeline.lake.date_filters import distinct_dates
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING
 from schemas.table import EVENT_DATE, Table
@@ -196,5 +197,5 @@ def _apply(lake: Lake, found: AttemptOutcomes, captures: Collection[str], run_id
 
 
 def _replace(lake: Lake, table: Table, rows: pa.Table, stored: pa.Table) -> None:
-    dates = {*rows[EVENT_DATE].to_pylist(), *stored[EVENT_DATE].to_pylist()}
+    dates = distinct_dates(rows, stored)
     lake.replace_changed(table, rows, stored, dates=dates)

@@ -23,7 +23,9 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from pipeline.arrow_rows import distinct_texts
 from pipeline.bronze.ingest_captures import LogFunction, bronze_versions
+from pipeline.lake.date_filters import distinct_dates
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, POST_IMAGES, BoundQuery, ChangesSince, QueryAnswers
@@ -199,9 +201,9 @@ class _DecryptionRun:
         sql = f"SELECT *, {bucket_sql('connection_id')} FROM {{calls}} WHERE {where}"
         calls = BoundQuery(sql, {"calls": RPC_CALLS, "names": names})
         found = stage_groups(self.lake, folder, {"calls": calls}, decrypt, _SUMMARY)
-        if keys := found["call_key"].to_pylist():
-            rows, dates = staged_rows(folder / RPC_CALLS.name, RPC_CALLS), set(found[EVENT_DATE].to_pylist())
-            self.lake.delete_and_insert(RPC_CALLS, "call_key", keys, rows, dates=dates)
+        if found.num_rows:
+            keys, rows = distinct_texts(found["call_key"]), staged_rows(folder / RPC_CALLS.name, RPC_CALLS)
+            self.lake.delete_and_insert(RPC_CALLS, "call_key", keys, rows, dates=distinct_dates(found))
         return _count_results(found)
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from pipeline.lake.date_filters import distinct_dates
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOT_FILES
@@ -59,4 +60,4 @@ def _update_ledger(lake: Lake, ledger: Table, rows: Sequence[RowDict], known: pa
     if not rows:
         return
     schema = pa.schema([ledger.schema().field(name) for name in rows[0]])
-    lake.update_columns(ledger, pa.Table.from_pylist(list(rows), schema), dates=set(known[EVENT_DATE].to_pylist()))
+    lake.update_columns(ledger, pa.Table.from_pylist(list(rows), schema), dates=distinct_dates(known))

@@ -26,7 +26,7 @@ from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.input_files import InputFile
 from pipeline.bronze.ledger import IS_SAME_FILE, files_to_table
 from pipeline.bronze.retention_cutoff import RetentionCutoff
-from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.date_filters import dates_condition, distinct_dates
 from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath, parquet_dataset
@@ -203,7 +203,7 @@ class _SnapshotIngestRun:
             return 0
         names = ["snapshot_id", "source_path", "source_line", EVENT_DATE]
         new = parquet_dataset([*files], select_fields(SNAPSHOTS_RAW.schema(), names)).to_table()
-        dates = set(new.column(EVENT_DATE).to_pylist())
+        dates = distinct_dates(new)
         sql = _CHOSEN_SQL.replace("{dates}", dates_condition(dates, "stored.event_date"))
         chosen = lake.query(sql, new=new, stored=SNAPSHOTS_RAW)
         lake.delete_values(
@@ -223,7 +223,7 @@ class _SnapshotIngestRun:
     def _write_ledger(self, files: list[RowDict]) -> None:
         rows = pa.Table.from_pylist([{**row, **self._stamp} for row in files], SNAPSHOT_FILES.schema())
         stored = self.lake.select_by_values(SNAPSHOT_FILES, {row["path"] for row in files})
-        self.lake.replace_changed(SNAPSHOT_FILES, rows, stored, dates=set(stored.column(EVENT_DATE).to_pylist()))
+        self.lake.replace_changed(SNAPSHOT_FILES, rows, stored, dates=distinct_dates(stored))
         self.lake.create(SNAPSHOT_FILES)
 
 

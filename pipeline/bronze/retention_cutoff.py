@@ -18,11 +18,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.lake.date_filters import distinct_dates
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath, open_parquet
 from pipeline.runs.recovery import RunMarkers
 from schemas.bronze import CONNECTIONS, RPC_CALLS
-from schemas.table import EVENT_DATE, INGESTED_AT, Table
+from schemas.table import INGESTED_AT, Table
 from udfs.capture.bronze_rows import sum_server_connections
 from udfs.capture.overlapping_captures import WHOLE_PDU
 from udfs.dcerpc.pdu_headers import ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3, BIND, BIND_ACK, BIND_NAK
@@ -218,5 +219,5 @@ def recount_connection_calls(lake: Lake, cutoff: RetentionCutoff) -> None:
 
 def replace_rows(lake: Lake, table: Table, rows: Sequence[RowDict], stored: pa.Table) -> None:
     """Put rows in the place of stored ones, as far as they differ; stored ones of other keys are deleted."""
-    dates = set(stored[EVENT_DATE].to_pylist())
+    dates = distinct_dates(stored)
     lake.replace_changed(table, pa.Table.from_pylist(rows, stored.schema), stored, dates=dates)

@@ -469,7 +469,7 @@ def _unchanged_calls(calls: pa.Table, stored: pa.Table) -> set[str]:
     """Return the keys of calls whose stored rows are equal: nothing has to follow them."""
     known = calls.filter(is_in(calls, "call_key", stored["call_key"].to_pylist()))
     fresh, _ = changed_keys(known, stored, "call_key")
-    return {*known["call_key"].to_pylist()} - fresh
+    return {*known["call_key"].to_pylist()} - {*fresh.to_pylist()}
 
 
 def _silver_dates(calls: pa.Table) -> frozenset[dt.date | None]:

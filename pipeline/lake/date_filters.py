@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final, TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from schemas.table import EVENT_DATE
 from udfs.times import DAY_US, us_to_datetime
 
@@ -28,6 +31,11 @@ class DateSpan:
 
 Dates: TypeAlias = Collection[date | None] | DateSpan
 """Dates of rows; None among them: rows without one."""
+
+
+def distinct_dates(*rows: pa.Table) -> set[date | None]:
+    """Return the dates of rows."""
+    return {day for each in rows for day in pc.unique(each[EVENT_DATE]).to_pylist()}
 
 
 def dates_condition(dates: Dates | None, column: str = EVENT_DATE) -> str:

@@ -28,6 +28,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from pipeline.lake.change import RowsToWrite
+from pipeline.lake.date_filters import distinct_dates
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, ChangesSince, QueryInput
@@ -35,7 +36,7 @@ from pipeline.lake.staged_changes import write_changes
 from pipeline.lake.staging_files import BatchTransform
 from pipeline.lake.storage.log import TableCommit
 from pipeline.lake.versions import versions_by_name
-from schemas.table import EVENT_DATE, Table
+from schemas.table import Table
 from udfs.rows import RowDict
 
 CODE_VERSION: Final = "code_version"
@@ -263,7 +264,7 @@ class IncrementalUpdate:
 
         ``current`` are the table's rows of everything that was recomputed.
         """
-        dates = set(current[EVENT_DATE].to_pylist())
+        dates = distinct_dates(current)
         return self.lake.replace_changed(self.target, rows, current, dates=dates, **self._provenances)
 
     def write_changes(

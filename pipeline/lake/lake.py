@@ -7,7 +7,7 @@ a store commits (``storage``), a log tells versions (``versions``), queries are 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
@@ -68,6 +68,7 @@ from pipeline.text import is_utf8
 from schemas.bronze import RUNS, WATERMARKS
 from schemas.catalog import ALL_TABLES
 from schemas.table import EVENT_DATE, RUN_ID, Table, quoted
+from udfs.columns.arrays import one_array
 
 # What delta-rs does not take in the name of a folder: it takes the path for a URL, and decodes it twice.
 _NOT_IN_FOLDERS: Final = re.compile(r"[#?\[\]\\^|\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
@@ -348,7 +349,7 @@ class Lake:
         return rows if isinstance(rows, pa.Table) else collect(rows)
 
     def select_by_values(
-        self, table: Table, values: Collection[str], *, dates: Dates | None = None,
+        self, table: Table, values: Values, *, dates: Dates | None = None,
         column: str | None = None, columns: Sequence[str] = (),
     ) -> pa.Table:  # fmt: skip
         """Return the rows whose key, a single column, is one of these; ``dates`` as for ``merge``, None for all.
@@ -406,7 +407,7 @@ class Lake:
         """
         name = table.key[0]
         fresh, stale = changed_keys(rows, there, name)
-        if fresh or stale:
+        if len(fresh) or len(stale):
             chosen = rows.filter(is_in(rows, name, fresh))
             self.delete_and_insert(
                 table, name, stale, chosen, dates=dates, provenance=provenance, previous_provenance=previous_provenance
@@ -416,26 +417,26 @@ class Lake:
         return len(fresh)
 
     def delete_and_insert(
-        self, table: Table, column: str, gone: Collection[str], rows: pa.Table | PartitionedRows, *,
+        self, table: Table, column: str, gone: Values, rows: pa.Table | PartitionedRows, *,
         dates: Dates | None, provenance: str | None = None, previous_provenance: str | None = None,
     ) -> None:  # fmt: skip
         """Delete rows as ``delete_values`` does, and insert others, in one commit; of many rows in a folder in two.
 
         Of two the first keeps ``previous_provenance``.
         """
-        found = self._gone(table, _values_condition(column, dates), {"values": gone}, dates) if gone else None
+        found = self._gone(table, _values_condition(column, dates), {"values": gone}, dates) if len(gone) else None
         change = Change(rows, found)
         self._change(table, change, provenance, previous_provenance)
 
     def delete_values(
-        self, table: Table, column: str, values: Collection[str], *, dates: Dates | None,
+        self, table: Table, column: str, values: Values, *, dates: Dates | None,
         provenance: str | None = None,
     ) -> None:  # fmt: skip
         """Delete the rows whose column has one of these values, in one commit; ``dates`` as for ``replace_changed``.
 
         Nothing happens without values, or without a table.
         """
-        if values:
+        if len(values):
             self._delete(table, _values_condition(column, dates), {"values": values}, provenance, dates)
 
     def delete(self, table: Table, condition: str, **of: Values) -> None:
@@ -480,7 +481,7 @@ class Lake:
         where = f" WHERE NOT s.{quoted(deleted)}" if deleted else ""
         same = f"t.{quoted(key)} = s.{quoted(key)}"
         sql = f"SELECT {columns} FROM {{_table}} AS t JOIN {{_rows}} AS s ON {same}{where}"
-        gone = {"values": rows[key].to_pylist()}
+        gone = {"values": one_array(rows[key])}
         if rows.num_rows:
             inputs = {"_table": RowsOfDates(table, dates), "_rows": rows}
             self._replace_by_query(table, sql, inputs, _values_condition(key, dates), gone, provenance, dates)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
@@ -12,8 +13,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 
+from pipeline.arrow_rows import distinct_texts
 from pipeline.lake.errors import SchemaError
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
+from udfs.columns.arrays import Column, one_array
 from udfs.times import DAY_US
 
 
@@ -69,30 +72,42 @@ def _dates(rows: pa.Table, times: Iterable[str]) -> pa.ChunkedArray:
     return pc.floor_temporal(first, unit="day").cast(pa.timestamp("us")).cast(pa.date32())
 
 
-def changed_keys(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], set[str]]:
-    """Compare rows with those of a table by key: return the keys to write, and the keys to delete.
+def changed_keys(rows: pa.Table, there: pa.Table, key: str) -> tuple[pa.Array, pa.Array]:
+    """Compare rows with those of a table by key: return the keys to write, and the keys to delete, each once.
 
     Both tables have the columns of ``rows``. Columns of the run (run_id, ingested_at) are not compared.
     """
     facts = [column for column in rows.schema.names if column not in (RUN_ID, INGESTED_AT)]
     places = pc.index_in(rows[key], there[key].combine_chunks())
-    known = rows.filter(pc.is_valid(places))
-    earlier = there.select(facts).cast(select_fields(rows.schema, facts)).take(places.drop_null())
-    same = pc.is_valid(known[key])
+    is_known, places = places.is_valid(), places.drop_null()
+    known = rows[key].filter(is_known)
+    same = pc.is_valid(known)
     for name in facts:
-        same = pc.and_(same, alike(known[name], earlier[name]))
+        before = there[name].cast(rows.schema.field(name).type).take(places)
+        same = pc.and_(same, alike(rows[name].filter(is_known), before))
     is_gone = pc.invert(pc.is_in(there[key], rows[key].combine_chunks()))
-    found = (rows[key].filter(pc.is_null(places)), known[key].filter(pc.invert(same)), there[key].filter(is_gone))
-    new, other, gone = (set(keys.to_pylist()) for keys in found)
-    return new | other, other | gone
+    other = known.filter(pc.invert(same))
+    new, gone = rows[key].filter(pc.invert(is_known)), there[key].filter(is_gone)
+    return distinct_texts(new, other), distinct_texts(other, gone)
 
 
-def alike(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return where two columns have equal values; two nulls are equal."""
-    if pa.types.is_nested(one.type):  # which Arrow does not compare
-        return pa.array([a == b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], pa.bool_())
-    both_null = pc.and_(pc.is_null(one), pc.is_null(other))
-    return pc.or_(both_null, pc.fill_null(pc.equal(one, other), False))  # noqa: FBT003 - Arrow's
+def alike(one: Column, other: Column) -> Column:
+    """Return where two columns of one type have equal values; two nulls are equal."""
+    if not pa.types.is_nested(one.type):
+        both_null = pc.and_(pc.is_null(one), pc.is_null(other))
+        return pc.or_(both_null, pc.fill_null(pc.equal(one, other), False))  # noqa: FBT003 - Arrow's
+    one, other = one_array(one), one_array(other)
+    if pa.types.is_struct(one.type):
+        fields = (alike(*(pc.struct_field(each, [place]) for each in (one, other))) for place in range(len(one.type)))
+        return reduce(pc.and_, fields, pc.equal(one.is_valid(), other.is_valid()))
+    if pa.types.is_map(one.type):
+        entries = pa.list_(pa.struct([one.type.key_field, one.type.item_field]))
+        one, other = one.cast(entries), other.cast(entries)
+    same = np.array(pc.equal(*(pc.fill_null(pc.list_value_length(each), -1) for each in (one, other))), np.bool_)
+    as_long = [each.filter(pa.array(same)) for each in (one, other)]
+    differs = pc.invert(alike(*map(pc.list_flatten, as_long)))
+    same[np.flatnonzero(same)[pc.list_parent_indices(as_long[0]).filter(differs)]] = False
+    return pa.array(same)
 
 
 def select_fields(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:

@@ -10,8 +10,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipeline.arrow_rows import is_in
+from pipeline.arrow_rows import distinct_texts, is_in
 from pipeline.lake.change import RowsToWrite
+from pipeline.lake.date_filters import distinct_dates
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.schema_enforcement import changed_keys, select_fields
@@ -54,9 +55,8 @@ def write_changes(
         written += also.num_rows
         rows, gone = lake.concat(rows, also), pa.concat_tables([gone, also.select([name, EVENT_DATE])])
     if written or gone.num_rows:
-        dates = {*gone[EVENT_DATE].to_pylist()}
         lake.delete_and_insert(
-            table, name, {*gone[name].to_pylist()}, rows, dates=dates,
+            table, name, distinct_texts(gone[name]), rows, dates=distinct_dates(gone),
             provenance=provenance, previous_provenance=previous_provenance,
         )  # fmt: skip
     if provenance is not None:

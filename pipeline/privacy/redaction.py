@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from pipeline.arrow_rows import distinct_texts
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.engine.tasks import MIN_TASKS
@@ -219,7 +220,7 @@ class RedactionRun:
         folder = RunMarkers.of(self.scratch_lake).root / "redacted"
         keys = stage_groups(self.scratch_lake, folder, {"rows": query}, redact, StructType([table.struct()[column]]))
         if keys.num_rows:
-            gone = keys[column].to_pylist() if self.lake.exists(table) else ()
+            gone = distinct_texts(keys[column]) if self.lake.exists(table) else ()
             self.lake.delete_and_insert(table, column, gone, staged_rows(folder / table.name, table), dates=None)
 
     def _stamp_silver(self, *, any_rows: bool) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.concurrency import run_concurrently
+from pipeline.lake.date_filters import distinct_dates
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, UnknownChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import PRE_IMAGES
@@ -35,7 +36,7 @@ from schemas.hosts import HOSTS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.table import EVENT_DATE, Table
+from schemas.table import Table
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.rows import RowDict
@@ -230,7 +231,7 @@ class _QueuesUpdate:
             there = pa.concat_tables(current)
             if table is QUEUE_HISTORY:
                 return self.step.replace_changed(rows, there)
-            return self.lake.replace_changed(table, rows, there, dates=set(there.column(EVENT_DATE).to_pylist()))
+            return self.lake.replace_changed(table, rows, there, dates=distinct_dates(there))
 
         others = {str(table): partial(replace, table) for table in (EOD_TRANSFERS, EOD_SOURCES)}
         self.written |= run_concurrently(others)

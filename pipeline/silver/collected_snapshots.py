@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze.failed_inputs import mark_failed_snapshot_files
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.date_filters import utc_date_sql
+from pipeline.lake.date_filters import distinct_dates, utc_date_sql
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
@@ -74,7 +74,7 @@ def _decode_new(lake: Lake, since: int | None, folder: LakePath, failures: dict[
         changes = net_changes(lake, feed, "snapshot_id", _FACTS)
     where, inputs = "TRUE", dict[str, QueryInput](rows=SNAPSHOTS_RAW)
     if changes is not None:
-        inputs["rows"] = RowsOfDates(SNAPSHOTS_RAW, set(changes.now[EVENT_DATE].to_pylist()))
+        inputs["rows"] = RowsOfDates(SNAPSHOTS_RAW, distinct_dates(changes.now))
         where, inputs["keys"] = "snapshot_id IN (SELECT snapshot_id FROM {keys})", changes.now
     sql = f"SELECT {', '.join(RAW_SNAPSHOT_COLUMNS)}, {bucket_sql('snapshot_id')} FROM {{rows}} WHERE {where}"
     written, days = _decode_to_staging(lake, BoundQuery(sql, inputs), folder)

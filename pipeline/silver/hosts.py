@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from pipeline.lake.date_filters import distinct_dates
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, PRE_IMAGES
@@ -95,7 +96,7 @@ def update_hosts(lake: Lake, run_id: str, provenance: Mapping[str, Any]) -> int:
             known = _by_key(stored.to_pylist())
             rows = {name: row for name, row in known.items() if row["source"] == ENDPOINT_MAPPER} | rows
     table = pa.Table.from_pylist([{**row, RUN_ID: run_id} for row in rows.values()], schema=stored.schema)
-    dates = set(stored.column(EVENT_DATE).to_pylist())
+    dates = distinct_dates(stored)
     return lake.replace_changed(HOSTS, table, stored, dates=dates, provenance=json.dumps({**provenance, **versions}))
 
 

@@ -20,9 +20,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import distinct_texts
 from pipeline.bronze.failed_inputs import mark_failed
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.date_filters import utc_date_sql
+from pipeline.lake.date_filters import distinct_dates, utc_date_sql
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, commits_with_provenance
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
@@ -274,9 +275,9 @@ class _SilverUpdate:
         lake, before, provenance = self.lake, json.dumps(self.step.provenance_before), self._provenance()
         dates = None  # after an interrupted run all dates
         if not self.interrupted:
-            dates = {day for name in _DATES for day in changes.before[name].to_pylist()}
+            dates = {day for name in _DATES for day in pc.unique(changes.before[name]).to_pylist()}
         fresh = changes.now.filter(pc.invert(pc.is_in(changes.now["call_key"], kept)))
-        calls = RowsOfDates(RPC_CALLS, set(fresh[EVENT_DATE].to_pylist()))
+        calls = RowsOfDates(RPC_CALLS, distinct_dates(fresh))
         sql = stored_calls_sql("call_key IN (SELECT call_key FROM {keys})")
         found, written = self._decode(BoundQuery(sql, {"calls": calls, "keys": fresh}), {})
 
@@ -286,7 +287,7 @@ class _SilverUpdate:
                 written[str(table)] += rows.num_rows
                 lake.update_columns(table, rows, dates=dates, provenance=before)
             gone = self._deleted_calls(table, changes, kept)
-            if gone or written[str(table)]:
+            if len(gone) or written[str(table)]:
                 lake.delete_and_insert(
                     table, "call_key", gone, found.decoded_rows(table), dates=dates, provenance=provenance,
                     previous_provenance=before,
@@ -310,7 +311,7 @@ class _SilverUpdate:
     def _provenance(self) -> str:
         return json.dumps(self.step.provenance_now)
 
-    def _deleted_calls(self, table: Table, changes: NetChanges, kept: pa.Array) -> set[str]:
+    def _deleted_calls(self, table: Table, changes: NetChanges, kept: pa.Array) -> pa.Array:
         """Return the calls whose rows are deleted from a table.
 
         After an interrupted run these are all calls that changed or came: some of their rows may exist already.
@@ -321,7 +322,7 @@ class _SilverUpdate:
         else:
             ours = pc.is_in(gone["interface_name"], pa.array(INTERFACES_BY_TABLE[table]))
             keys = gone.filter(ours if table in ROW_PER_CALL_TABLES else pc.and_(ours, gone["answered"]))["call_key"]
-        return set(keys.filter(pc.invert(pc.is_in(keys, kept))).to_pylist())
+        return distinct_texts(keys.filter(pc.invert(pc.is_in(keys, kept))))
 
 
 def _write_tables(write: Callable[[Table], None], tables: Sequence[Table]) -> None:
@@ -335,7 +336,7 @@ def _empty_stubs(lake: Lake) -> None:
     """Set the stubs of all finished calls to null."""
     calls = lake.query(_FINISHED_SQL, calls=RPC_CALLS, pending=PENDING)
     nothing = {name: pa.nulls(calls.num_rows, pa.binary()) for name in _STUBS}
-    dates = set(calls[EVENT_DATE].to_pylist())
+    dates = distinct_dates(calls)
     rows = pa.table({"call_key": calls["call_key"], **nothing})
     if dates:
         lake.update_columns(RPC_CALLS, rows, dates=dates, provenance=STUBS_EMPTIED_PROVENANCE)

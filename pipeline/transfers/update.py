@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import is_in
+from pipeline.arrow_rows import distinct_texts, is_in
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
+from pipeline.lake.date_filters import distinct_dates
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
@@ -104,7 +105,7 @@ def _empty_packets(lake: Lake, expire_us: int) -> None:
 class _DecodedMessages(NamedTuple):
     """Rows of decoded messages by table; the sighting keys of the messages, and a condition of when they were seen."""
 
-    names: list[str]
+    names: pa.Array
     within: str
     batches: BatchesByTable
 
@@ -194,11 +195,11 @@ class _SessionsUpdate:
         """Write when messages up to checkpoints were stored, as far as a packet behind tells."""
         if not new.num_rows:
             return
-        dates, new = {*new[EVENT_DATE].to_pylist()}, new.drop_columns([EVENT_DATE])
-        keys = new["packet_key"].to_pylist()
+        dates, new = distinct_dates(new), new.drop_columns([EVENT_DATE])
+        keys = distinct_texts(new["packet_key"])
         there = self.lake.select_by_values(SENDINGS, keys, dates=dates, columns=new.column_names)
-        fresh, _ = changed_keys(new, there, "packet_key")
-        new = new.filter(is_in(new, "packet_key", {*fresh} & {*there["packet_key"].to_pylist()}))
+        new = new.filter(is_in(new, "packet_key", distinct_texts(there["packet_key"])))
+        new = new.filter(is_in(new, "packet_key", changed_keys(new, there, "packet_key")[0]))
         if new.num_rows:
             self.lake.update_columns(
                 SENDINGS, new, dates=dates, provenance=self.lake.versions.provenance_json(SENDINGS)
@@ -226,7 +227,7 @@ class _SessionsUpdate:
 
     def _delete_messages(self, gone: pa.Table) -> None:
         if gone.num_rows:
-            keys, dates = {*gone["sighting_key"].to_pylist()}, {*gone[EVENT_DATE].to_pylist()}
+            keys, dates = distinct_texts(gone["sighting_key"]), distinct_dates(gone)
             for table in (MESSAGES, COMQC_CALLS):
                 if self.lake.exists(table):
                     provenance = self.lake.versions.provenance_json(table)
@@ -234,7 +235,7 @@ class _SessionsUpdate:
 
     def _decode(self, rows: pa.Table) -> _DecodedMessages:
         """Decode messages; ``rows`` as ``DECODE``."""
-        keys, within = rows["packet_key"].to_pylist(), partial(_within, rows["sent_at"])
+        keys, within = distinct_texts(rows["packet_key"]), partial(_within, rows["sent_at"])
         sql = f"SELECT packet_key, packet FROM {{rows}} WHERE packet_key IN {{keys}} AND {within('sent_at')}"
         bytes_of = self.lake.query(sql, rows=SESSION_PACKETS, keys=keys)
         place = pc.index_in(rows["packet_key"], bytes_of["packet_key"].combine_chunks())
@@ -242,7 +243,7 @@ class _SessionsUpdate:
         run_ids = pa.repeat(pa.scalar(self.run_id, pa.string()), len(rows))
         numbers = {name: rows[name].combine_chunks() for name in NUMBERS}
         batches = decode_packets(packets, run_ids, self.messages, numbers=numbers)
-        names = batches[str(MESSAGES)]["sighting_key"].to_pylist()
+        names = distinct_texts(batches[str(MESSAGES)]["sighting_key"])
         return _DecodedMessages(names, within("seen_at"), batches)
 
     def _replace_messages(self, messages: _DecodedMessages) -> None:
@@ -253,28 +254,22 @@ class _SessionsUpdate:
             current = self.lake.select(written, where, names=messages.names)
             if not new.num_rows and not current.num_rows:
                 continue
-            dates = {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
+            dates = distinct_dates(new, current)
             provenance = self.lake.versions.provenance_json(written)
             if written is MESSAGES:
                 self.written[str(MESSAGES)] += self.lake.replace_changed(
                     written, new, current, dates=dates, provenance=provenance, previous_provenance=provenance
                 )
             else:  # several rows have one sighting_key
-                gone = {*current["sighting_key"].to_pylist()}
                 self.lake.delete_and_insert(
-                    written,
-                    "sighting_key",
-                    gone,
-                    new,
-                    dates=dates,
-                    provenance=provenance,
-                    previous_provenance=provenance,
-                )
+                    written, "sighting_key", distinct_texts(current["sighting_key"]), new,
+                    dates=dates, provenance=provenance, previous_provenance=provenance,
+                )  # fmt: skip
 
     def _set_numbers(self, rows: pa.Table) -> None:
         """Write other numbers of messages that are not decoded again."""
         if rows.num_rows:
-            dates, provenance = {*rows[EVENT_DATE].to_pylist()}, self.lake.versions.provenance_json(MESSAGES)
+            dates, provenance = distinct_dates(rows), self.lake.versions.provenance_json(MESSAGES)
             columns = rows.drop_columns([EVENT_DATE])
             self.lake.update_columns(MESSAGES, columns, dates=dates, provenance=provenance)
             self.written[str(MESSAGES)] += rows.num_rows

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import (
@@ -30,7 +31,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructType
 
 from pipeline.lake.change import Change, CommitNote, MakeChange, RowsGone, RowsToWrite
-from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.date_filters import dates_condition, distinct_dates
 from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.engine.tasks import PartitionedRows
@@ -56,6 +57,7 @@ from pipeline.lake.storage.parquet import (
 from pipeline.lake.storage.replaced_files import ReplacedFiles, find_replaced_files
 from pipeline.lake.storage.store import StoreName, statistics_property, table_properties
 from schemas.table import BINARY, EVENT_DATE, Column, Table
+from udfs.columns.codes import row_codes_of_both
 from udfs.prefetch import prefetch
 
 Made = TypeVar("Made")
@@ -174,7 +176,7 @@ class DeltaRsStore:
             *(same_value(name, can_be_null=bool(deleted[name].null_count)) for name in gone.compared),
         ]
         if EVENT_DATE in gone.compared:
-            found.append(dates_condition(set(deleted[EVENT_DATE].to_pylist()), f"t.{EVENT_DATE}"))
+            found.append(dates_condition(distinct_dates(deleted), f"t.{EVENT_DATE}"))
         found += near_times(table, deleted)
         delta.merge(
             source, " AND ".join(found), source_alias="s", target_alias="t", writer_properties=_writer(table),
@@ -362,10 +364,8 @@ def _writer(table: Table) -> WriterProperties:
 
 def _split_by_key(rows: pa.Table, others: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
     """Return the rows that have the key of one of others, and the rows that do not."""
-    theirs = set(zip(*(others[name].to_pylist() for name in key), strict=True))
-    found = pa.array(
-        [each in theirs for each in zip(*(rows[name].to_pylist() for name in key), strict=True)], pa.bool_()
-    )
+    ours, theirs = row_codes_of_both(*(each.select(list(key)).columns for each in (rows, others)))
+    found = pa.array(np.isin(ours, theirs))
     return rows.filter(found), rows.filter(pc.invert(found))
 
 

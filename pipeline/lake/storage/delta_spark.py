@@ -18,8 +18,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
+from pipeline.arrow_rows import distinct_texts
 from pipeline.lake.change import EVERY_ROW, Change, CommitNote, MakeChange, RowsGone, RowsToWrite
-from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.date_filters import dates_condition, distinct_dates
 from pipeline.lake.engine import session_settings
 from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.engine.sessions import LazySession, own_session
@@ -194,7 +195,7 @@ class SparkStore:
         # mergeInto gives the table no alias: the names alone must tell which side is meant.
         same = [f"{quoted(name)} = {quoted(new + name)}" for name in table.key]
         if EVENT_DATE in found.column_names:
-            same.append(dates_condition(set(found[EVENT_DATE].to_pylist())))
+            same.append(dates_condition(distinct_dates(found)))
         values = {name: F.col(new + name) for name in names}
         (
             source.withColumnsRenamed({name: new + name for name in names})
@@ -315,7 +316,7 @@ def _overwritten(table: Table, gone: RowsGone, found: pa.Table, rows: pa.Table) 
         return None
     where = gone.condition.format(**{name: sql_list(values) for name, values in gone.values.items()})
     if EVENT_DATE in found.column_names:
-        where = f"({where}) AND {dates_condition(set(found[EVENT_DATE].to_pylist()))}"
+        where = f"({where}) AND {dates_condition(distinct_dates(found))}"
     if rows.num_rows:
-        where = f"({where}) OR {quoted(table.key[0])} IN {sql_list(rows[table.key[0]].to_pylist())}"
+        where = f"({where}) OR {quoted(table.key[0])} IN {sql_list(distinct_texts(rows[table.key[0]]))}"
     return where

@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from pipeline.lake.change import RowsGone
+from pipeline.lake.date_filters import distinct_dates
 from pipeline.lake.queries.duckdb_sql import FILE_NAME, DataFiles, DuckDbSql, Given, quoted_for_duckdb
 from pipeline.lake.queries.inputs import values_array
 from schemas.table import EVENT_DATE, Table
@@ -46,7 +47,7 @@ def find_replaced_files(
     store are left to merges: to look into each of them takes longer.
     """
     if EVENT_DATE in gone.compared:
-        files = files.of_dates({*leaving[EVENT_DATE].to_pylist()})
+        files = files.of_dates(distinct_dates(leaving))
     known = pa.table(delta.get_add_actions())
     known = known.filter(pc.less_equal(known["num_records"], 2 * leaving.num_rows))
     sizes = dict(zip(map(unquote, known["path"].to_pylist()), known["size_bytes"].to_pylist(), strict=True))

@@ -4,40 +4,81 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import times_to_us
+from pipeline.arrow_rows import distinct_texts, times_to_us
 from pipeline.lake.date_filters import DateSpan
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import RowsOfDates
+from pipeline.lake.schema_enforcement import alike
 from pipeline.lake.staging_files import Batches
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS
 from pipeline.transfers.sequences.predecessors import find_predecessors, how_they_began
 from pipeline.transfers.sequences.sequence_inputs import ID_SQL
 from pipeline.transfers.sequences.sequence_rows import FLOW_COLUMNS, sequence_ids
 from schemas.transfers import TRANSFER_SEQUENCES
-from udfs.array_types import Bools, Ints
+from udfs.array_types import Bools
 from udfs.columns.absent import AFTER_ALL, NONE
-from udfs.columns.arrays import from_ints, one_array, to_ints
+from udfs.columns.arrays import from_ints, one_array
 from udfs.columns.codes import row_codes
 from udfs.times import timedelta_to_us
 
 _IS_ABANDONED: Final = "(waiting > 0 AND NOT array_contains(missing, 'no_response'))"
 _PLACE: Final = (*FLOW_COLUMNS, *HOP_COLUMNS)
+_ADDRESS_FLOW_COLUMNS: Final = (*FLOW_COLUMNS[:2], *HOP_COLUMNS[2:])
+_OF_FLOWS: Final = """
+coalesce(source_queue_manager, '') IN {sources} AND coalesce(destination_queue, '') IN {queues}"""
 _FACTS: Final = f"""
-SELECT sequence_key, {", ".join(_PLACE)}, CAST(transaction_sequence_id AS string) AS sequence_id,
-  unix_micros(first_sent_at) AS first_sent_at, {_IS_ABANDONED} AS abandoned,
-  CAST(previous_sequence_id AS string) AS previous, began
-FROM {{rows}}"""
+SELECT sequence_key, {", ".join(_PLACE)}, {ID_SQL} AS sequence_id, unix_micros(first_sent_at) AS first_sent_at,
+  {_IS_ABANDONED} AS abandoned, CAST(previous_sequence_id AS string) AS previous, began
+FROM {{rows}} WHERE {_OF_FLOWS} AND sequence_key NOT IN {{recomputed}}
+  AND {ID_SQL} IN (SELECT {ID_SQL} FROM {{near}} WHERE {_OF_FLOWS})"""
 FACTS_SCHEMA: Final = pa.schema(
     [("sequence_key", pa.string()), *((name, pa.string()) for name in _PLACE), ("sequence_id", pa.string()),
      ("first_sent_at", pa.int64()), ("abandoned", pa.bool_()), ("previous", pa.string()), ("began", pa.string())]
 )  # fmt: skip
 """What beginnings are found from, of rows of gold.transfer_sequences (``sequence_facts``)."""
+_BEFORE: Final = "ORDER BY first_sent_at RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+_BEHIND: Final = "ORDER BY first_sent_at RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING"
+_ON_HOP, _ON_ADDRESSES = (f"PARTITION BY {', '.join(each)}" for each in (FLOW_COLUMNS, _ADDRESS_FLOW_COLUMNS))
+_NEAREST: Final = f"""
+WITH whole AS (
+  SELECT sequence_key, {", ".join(_PLACE)}, sequence_id, min(first_sent_at) OVER of_hop AS first_sent_at,
+    bool_or(abandoned) OVER of_hop AS abandoned, previous, began
+  FROM ({_FACTS} UNION ALL SELECT * FROM {{now}})
+  WINDOW of_hop AS ({_ON_HOP}, sequence_id)
+), events AS (
+  SELECT *, first_sent_at AS began_at, CAST(NULL AS bigint) AS moved_at FROM whole
+  UNION ALL SELECT *, CAST(NULL AS bigint) AS began_at, first_sent_at AS moved_at FROM {{moved}}
+), placed AS (
+  SELECT *, count(moved_at) OVER (PARTITION BY sequence_key) > 0 AS is_moved,
+    max(began_at) OVER on_hop AS before_on_hop, max(moved_at) OVER on_hop AS moved_on_hop,
+    max(began_at) OVER on_addresses AS before_on_addresses, max(moved_at) OVER on_addresses AS moved_on_addresses
+  FROM events WINDOW on_hop AS ({_ON_HOP} {_BEFORE}), on_addresses AS ({_ON_ADDRESSES} {_BEFORE})
+), judged AS (
+  SELECT *, is_moved OR coalesce(
+      moved_on_hop >= coalesce(before_on_hop, moved_on_hop) AND began_at - moved_on_hop <= {{wait}}, FALSE
+    ) OR coalesce(
+      moved_on_addresses >= coalesce(before_on_addresses, moved_on_addresses)
+      AND began_at - moved_on_addresses <= {{wait}}, FALSE
+    ) AS is_judged
+  FROM placed WHERE began_at IS NOT NULL
+), compared AS (
+  SELECT *, min(CASE WHEN is_judged THEN before_on_hop END) OVER ({_ON_HOP} {_BEHIND}) AS last_on_hop,
+    min(CASE WHEN is_judged THEN before_on_addresses END) OVER ({_ON_ADDRESSES} {_BEHIND}) AS last_on_addresses
+  FROM judged
+)
+SELECT {", ".join(FACTS_SCHEMA.names)}, is_judged FROM compared
+WHERE is_judged OR last_on_hop = began_at OR last_on_addresses = began_at"""
+"""SQL over rows of gold.transfer_sequences and recomputed ones: which began next behind one that moved, on its hop or
+between its addresses (``is_judged``), and the last before each of these.
+
+``began_at``: when sequences began, ``moved_at``: when those that moved did; ``before_``: the latest before a sequence.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +106,7 @@ class Beginnings:
     def of_other_rows(self, lake: Lake, staged: pa.ChunkedArray) -> pa.Table:
         """Return the table's rows of these keys, but for those that were staged, with how they began."""
         others = self.keys.filter(pc.invert(pc.is_in(self.keys, staged)))
-        return self.set(lake.select_by_values(TRANSFER_SEQUENCES, {*others.to_pylist()}))
+        return self.set(lake.select_by_values(TRANSFER_SEQUENCES, others))
 
 
 def sequence_facts(rows: pa.Table) -> pa.Table:
@@ -91,22 +132,18 @@ def find_beginnings(facts: pa.Table, wait: timedelta) -> Beginnings:
 def find_changed_beginnings(lake: Lake, now: pa.Table, before: pa.Table, wait: timedelta) -> Beginnings:
     """Return how sequences began, of recomputed ones and of others, where rows do not say so.
 
-    Sequences of the same flow that begin later are compared with these: where one comes, goes, is of another flow, or
-    is abandoned no more, the row of the one behind changes too. ``now`` and ``before`` are the facts of what was
-    recomputed; those of now say of what was there before how that began.
+    ``now`` and ``before`` are the facts of what was recomputed; those of now say of what was there before how that
+    began. How a sequence began depends on itself and on the one before it on its hop, and the one before it between its
+    addresses. So where one comes, goes, is of another flow, begins at another time, or is abandoned no more, only the
+    next ones behind it can have begun otherwise: they and the ones before them are read.
     """
     now, before = _of_hops(now), _of_hops(before)
-    moved = np.concatenate([_moved_times(now, before), _moved_times(before, now)])
-    if not len(moved):
-        return find_beginnings(now.slice(0, 0), wait)
-    first, last = int(moved.min()), int(moved.max())
-    wait_us = timedelta_to_us(wait)
-    both = pa.concat_tables([now, before])
-    facts = pa.concat_tables([now, _neighbours(lake, both, first - wait_us, last + wait_us)])
+    moved = pa.concat_tables([_moved(now, before), _moved(before, now)])
+    if not moved.num_rows:
+        return find_beginnings(moved, wait)
+    facts = _nearest(lake, now, before, moved, timedelta_to_us(wait))
     previous, began = _beginnings(facts, wait)
-    at = np.asarray(facts["first_sent_at"])
-    judged = (at >= first) & (at <= last + wait_us)  # of all others the one before is as it was, or was not read
-    chosen = pa.array(np.flatnonzero(judged & _differs(facts, previous, began)))
+    chosen = pa.array(np.flatnonzero(np.asarray(facts["is_judged"]) & _differs(facts, previous, began)))
     return Beginnings(one_array(facts["sequence_key"]).take(chosen), previous.take(chosen), began.take(chosen))
 
 
@@ -122,27 +159,25 @@ def _of_hops(facts: pa.Table) -> pa.Table:
     return facts
 
 
-def _moved_times(ours: pa.Table, theirs: pa.Table) -> Ints:
-    """Return when sequences began that others do not have, or have with another time, hop, or being abandoned."""
+def _moved(ours: pa.Table, theirs: pa.Table) -> pa.Table:
+    """Return the facts of sequences that others do not have, or have with another time, hop, or being abandoned."""
     place = pc.index_in(ours["sequence_key"], one_array(theirs["sequence_key"]))
-    same = [pc.equal(ours[name], theirs[name].take(place)) for name in ("first_sent_at", "abandoned", "hop_key")]
-    unmoved = pc.fill_null(pc.and_(pc.and_(same[0], same[1]), same[2]), fill_value=False)
-    return to_ints(ours["first_sent_at"].filter(pc.invert(unmoved)))
+    unmoved = place.is_valid()
+    for name in ("first_sent_at", "abandoned", *HOP_COLUMNS[:2], "hop_key"):
+        unmoved = pc.and_(unmoved, alike(ours[name], theirs[name].take(place)))
+    return ours.filter(pc.invert(unmoved))
 
 
-def _neighbours(lake: Lake, facts: pa.Table, since: int, until: int) -> pa.Table:
-    """Return the facts of other sequences on the same hops of which a row began within a time: all their rows."""
-    on_hops = f"""
-{_FACTS} WHERE (hop_key IN {{hops}} OR (sender_address IN {{senders}} AND receiver_address IN {{receivers}}))"""
-    columns = {"hops": "hop_key", "senders": "sender_address", "receivers": "receiver_address"}
-    inputs: dict[str, Any] = {name: {*pc.unique(facts[column]).to_pylist()} for name, column in columns.items()}
-    found = lake.query(on_hops, rows=RowsOfDates(TRANSFER_SEQUENCES, DateSpan.of_times(since, until)), **inputs)
-    if found.num_rows:
-        ids = pc.unique(found["sequence_id"])
-        sql = f"{on_hops} AND {ID_SQL} IN {{ids}}"
-        found = lake.query(sql, rows=TRANSFER_SEQUENCES, ids=ids, **inputs)
-    others = pc.invert(pc.is_in(found["sequence_key"], one_array(facts["sequence_key"])))
-    return _of_hops(found.filter(others).cast(FACTS_SCHEMA))
+def _nearest(lake: Lake, now: pa.Table, before: pa.Table, moved: pa.Table, wait_us: int) -> pa.Table:
+    """Return the facts of sequences that may have begun otherwise (``is_judged``), and of the last ones before them."""
+    bounds = pc.min_max(moved["first_sent_at"]).as_py()
+    near = DateSpan.of_times(bounds["min"] - wait_us, bounds["max"] + wait_us)
+    flows = [distinct_texts(moved[name].fill_null("")) for name in FLOW_COLUMNS[:2]]
+    return lake.query(
+        _NEAREST.replace("{wait}", str(wait_us)), rows=TRANSFER_SEQUENCES, near=RowsOfDates(TRANSFER_SEQUENCES, near),
+        now=now, moved=moved, recomputed=distinct_texts(now["sequence_key"], before["sequence_key"]),
+        sources=flows[0], queues=flows[1],
+    )  # fmt: skip
 
 
 def _beginnings(facts: pa.Table, wait: timedelta) -> tuple[pa.Array, pa.Array]:
