@@ -6,14 +6,15 @@ whole server, also on what others opened there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import is_in, times_to_us
+from pipeline.arrow_rows import NO_TEXTS, distinct_texts, is_in, times_to_us
 from pipeline.attempts.affected_scope import MIN_CALLS_FOR_KEYS, select_ongoing
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL
 from pipeline.attempts.calls.decoded_call import CLOCK_TOLERANCE_US
@@ -24,12 +25,17 @@ from pipeline.findings.columns.captured_rows import iter_rows
 from pipeline.findings.rules.registry import single_call_rules
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.table import Table
+from udfs.columns.arrays import one_array, to_flags
+from udfs.columns.codes import row_codes_of_both
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 
 GET_VERSION_OPNUM: Final = 8  # of qm2qm: RemoteQmGetVersion
 _NUMBERING_INTERFACES: Final = (QM2QM_NAME, QMCOMM_NAME)  # whose opening calls give numbers of the whole server
 _MOVE_TARGET_OPNUMS: Final = (11, 12)  # of RemoteRead: what opens move targets, and enlists
-_GROUP: Final = ("server_address", "client_address", "association_group_id")
+_GROUPS_SCHEMA: Final = pa.schema(
+    [("server_address", pa.string()), ("client_address", pa.string()), ("association_group_id", pa.int64())]
+)
+_GROUP: Final[list[str]] = _GROUPS_SCHEMA.names
 
 
 def changed_connections_query(table: Table, skipped_commits: Collection[int]) -> str:
@@ -38,7 +44,7 @@ def changed_connections_query(table: Table, skipped_commits: Collection[int]) ->
     ``skipped_commits``: commits of bronze.rpc_calls that only emptied stubs.
     """
     where, group = "TRUE", "NULL"
-    numbered, moves, versions, went = "CAST(NULL AS bigint)", "FALSE", "CAST(NULL AS string)", "FALSE"
+    numbered, moves, versions, went = "CAST(NULL AS bigint)", "FALSE", "collect_set(CAST(NULL AS string))", "FALSE"
     if table is RPC_CALLS:
         where = not_in_commits_sql(skipped_commits)
         version = f"(interface_name = '{QM2QM_NAME}' AND opnum = {GET_VERSION_OPNUM})"
@@ -72,50 +78,47 @@ class AffectedAssociations:
     otherwise than by gaining calls.
     """
 
-    connections: set[str] = field(default_factory=set)
+    connections: pa.Array = field(default_factory=lambda: NO_TEXTS)
     servers: set[str] = field(default_factory=set)
-    association_groups: set[tuple[Any, ...]] = field(default_factory=set)
+    association_groups: pa.Table = field(default_factory=_GROUPS_SCHEMA.empty_table)
     calls: ChangedCalls | None = None
     queue_numbers_changed_since: dict[str, int] = field(default_factory=dict)
     servers_with_changed_move_targets: set[str] = field(default_factory=set)
     new_version_calls: dict[str, set[str] | None] = field(default_factory=dict)
     connection_images: list[dict[str, Any]] = field(default_factory=list)
-    updated_connections: set[str] = field(default_factory=set)
+    updated_connections: pa.Array = field(default_factory=lambda: NO_TEXTS)
 
-    def add_changes(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def add_changes(self, rows: pa.Table) -> None:
         """Add the answer to ``changed_connections_query``."""
-        for row in rows:
-            self.connections.add(row["connection_id"])
-            if row["association_group_id"]:
-                self.association_groups.add(tuple(row[name] for name in _GROUP))
-            server = row["server_address"]
-            if server is None:
-                continue
-            self.servers.add(server)
-            if row["numbered_at"] is not None:
-                self.queue_numbers_changed_since[server] = min(
-                    row["numbered_at"], self.queue_numbers_changed_since.get(server, row["numbered_at"])
-                )
-            if row["moves"]:
-                self.servers_with_changed_move_targets.add(server)
-            if any(row["versions"] or ()):
-                new = self.new_version_calls.setdefault(server, set())
-                if row["went"]:
-                    self.new_version_calls[server] = None
-                elif new is not None:
-                    new.update(each for each in row["versions"] if each is not None)
+        self.connections = distinct_texts(self.connections, rows["connection_id"])
+        groups = rows.filter(_has_group(rows)).select(_GROUP).cast(_GROUPS_SCHEMA)
+        self.association_groups = pa.concat_tables([self.association_groups, groups])
+        rows = rows.filter(rows["server_address"].is_valid())
+        self.servers |= {*distinct_texts(rows["server_address"]).to_pylist()}
+        moving = rows.filter(rows["moves"])
+        self.servers_with_changed_move_targets |= {*distinct_texts(moving["server_address"]).to_pylist()}
+        numbered = rows.filter(rows["numbered_at"].is_valid()).group_by("server_address")
+        for server, at in zip(*numbered.aggregate([("numbered_at", "min")]).columns, strict=True):
+            before = self.queue_numbers_changed_since.get(server.as_py(), at.as_py())
+            self.queue_numbers_changed_since[server.as_py()] = min(at.as_py(), before)
+        for row in rows.filter(pc.greater(pc.list_value_length(rows["versions"]), 0)).to_pylist():
+            new = self.new_version_calls.setdefault(row["server_address"], set())
+            if row["went"]:
+                self.new_version_calls[row["server_address"]] = None
+            elif new is not None:
+                new.update(row["versions"])
 
     def ongoing_associations(self, connections: pa.Table) -> dict[str, str]:
         """Return the association, by connection, of those that only gained calls; none where all have few calls."""
-        counts = dict(zip(connections["connection_id"].to_pylist(), connections["calls"].to_pylist(), strict=True))
-        many = sum(counts[name] or 0 for name in self.connections & counts.keys()) > MIN_CALLS_FOR_KEYS
-        if self.calls is None or not many:
+        calls = pc.sum(connections["calls"].filter(is_in(connections, "connection_id", self.connections))).as_py() or 0
+        if self.calls is None or calls <= MIN_CALLS_FOR_KEYS:
             return {}
         rows = [{**dict.fromkeys(CONNECTION_FIELDS), **row} for row in iter_rows(connections)]
         servers = self.calls.servers_with_updated_open_calls
-        altered = self.updated_connections | self.calls.updated_connections
+        altered = {*self.updated_connections.to_pylist()} | self.calls.updated_connections
         altered |= {row["connection_id"] for row in rows if row["server_address"] in servers}
-        found = select_ongoing(rows, self.connections, connections_before_change(self.connection_images), altered)
+        names = {*self.connections.to_pylist()}
+        found = select_ongoing(rows, names, connections_before_change(self.connection_images), altered)
         return dict(found.associations)
 
     def unaffected_findings(self, findings: pa.Table) -> pa.Table:
@@ -131,24 +134,29 @@ class AffectedAssociations:
         if spans:
             of = [connections[name].to_pylist() for name in ("connection_id", "server_address", "client_address")]
             times = [times_to_us(connections[name]).to_pylist() for name in ("first_packet_at", "closed_at")]
-            self.connections |= {
+            met = [
                 name
                 for name, server, client, begun, ended in zip(*of, *times, strict=True)
                 if existed_in(spans.get((server or "", client or ""), ()), begun, ended)
-            }
+            ]
+            self.connections = distinct_texts(self.connections, pa.array(met, pa.string()))
 
     def add_groups(self, connections: pa.Table) -> None:
         """Add all connections of the association groups of those that are affected."""
-        rows = connections.select(["connection_id", *_GROUP]).to_pylist()
-        group_of = {row["connection_id"]: tuple(row[name] for name in _GROUP) for row in rows}
-        wanted = self.association_groups | {
-            group_of[name] for name in self.connections if name in group_of and group_of[name][2]
-        }
-        self.connections |= {name for name, group in group_of.items() if group in wanted}
+        ours = pc.and_(_has_group(connections), is_in(connections, "connection_id", self.connections))
+        groups, before = row_codes_of_both(connections.select(_GROUP).columns, self.association_groups.columns)
+        wanted = pa.array(np.isin(groups, np.concatenate([before, groups[to_flags(ours)]])))
+        self.connections = distinct_texts(self.connections, connections["connection_id"].filter(wanted))
 
 
-def connections_with_packets_since(connections: pa.Table, since: Mapping[str, int]) -> set[str]:
+def _has_group(rows: pa.Table) -> Any:  # noqa: ANN401 - a column of Arrow
+    """Return which connections are of a group: its id is not 0."""
+    return pc.fill_null(pc.not_equal(rows["association_group_id"], 0), fill_value=False)
+
+
+def connections_with_packets_since(connections: pa.Table, since: Mapping[str, int]) -> pa.Array:
     """Return the connections with packets after a time of their server, microseconds, give or take the clocks."""
-    columns = (connections["connection_id"], connections["server_address"], times_to_us(connections["last_packet_at"]))
-    rows = zip(*(column.to_pylist() for column in columns), strict=True)
-    return {name for name, server, at in rows if server in since and at + CLOCK_TOLERANCE_US > since[server]}
+    place = one_array(pc.index_in(connections["server_address"], pa.array([*since], pa.string())))
+    last = pc.add(times_to_us(connections["last_packet_at"]), CLOCK_TOLERANCE_US)
+    is_since = pc.greater(last, pa.array([*since.values()], pa.int64()).take(place))
+    return distinct_texts(connections["connection_id"].filter(is_since))

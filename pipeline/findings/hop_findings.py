@@ -10,7 +10,7 @@ another where there is no transfer. Clocks of captures may differ: which of two 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -90,7 +90,7 @@ class HopFacts:
     """What changed sessions are about, and how far back rules look: ``wait_s`` (transfers.wait, seconds)."""
 
     lake: Lake
-    connections: Collection[str]
+    connections: pa.Array
     wait_s: int
 
     def query(self, sql: str, **inputs: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - inputs of a query

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from pipeline.arrow_rows import distinct_texts
 from pipeline.attempts.attempt_rows import IS_RPC_CONNECTION_SQL
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPENING_CALLS
 from pipeline.concurrency import run_concurrently
@@ -51,10 +52,10 @@ class InputQuery(NamedTuple):
         rows = RowsOfDates(self.table, dates)
         return lake.query(self._sql(", ".join(self.columns), where), **{"rows": rows, **inputs})
 
-    def read_connection_ids(self, lake: Lake, where: str = "TRUE", /, **inputs: QueryInput) -> set[str]:
+    def read_connection_ids(self, lake: Lake, where: str = "TRUE", /, **inputs: QueryInput) -> pa.Array:
         """Return the ids of the connections whose rows meet a condition."""
-        sql = self._sql("DISTINCT connection_id", f"{where} AND connection_id IS NOT NULL")
-        return set(lake.query(sql, rows=self.table, **inputs)["connection_id"].to_pylist())
+        sql = self._sql("DISTINCT connection_id", where)
+        return distinct_texts(lake.query(sql, rows=self.table, **inputs)["connection_id"])
 
     def _sql(self, columns: str, where: str) -> str:
         condition = where.replace("interface_name", self.interface_sql)

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import distinct_texts, is_in
+from pipeline.arrow_rows import NO_TEXTS, distinct_texts, is_in
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.dependency_keys import concat_unique, keys_in_column
 from pipeline.concurrency import run_concurrently
@@ -127,14 +127,14 @@ class LookbackResult(NamedTuple):
     The two tables of findings differ at most in rules on single calls.
     """
 
-    unaffected_connections: frozenset[str]
+    unaffected_connections: pa.Array
     findings: pa.Table
     stored_findings: pa.Table
 
     @classmethod
     def nothing(cls) -> LookbackResult:
         """Return the result for no association."""
-        return cls(frozenset(), FINDINGS_SCHEMA.empty_table(), FINDINGS_SCHEMA.empty_table())
+        return cls(NO_TEXTS, FINDINGS_SCHEMA.empty_table(), FINDINGS_SCHEMA.empty_table())
 
 
 def evaluate_ongoing_associations(
@@ -173,13 +173,14 @@ def evaluate_ongoing_associations(
     is_read = pc.is_in(openings["call_key"], calls["call_key"].combine_chunks())
     rest = openings.filter(pc.and_(is_in(openings, "connection_id", ongoing), pc.invert(is_read)))
     calls = pa.concat_tables([calls, rest.drop_columns([*STUB_COLUMN_TYPES])], promote_options="default")
-    inputs = EvaluationInput(calls, openings, connections, found["binds"], frozenset(found["unreadable"]))
+    inputs = EvaluationInput(calls, openings, connections, found["binds"], frozenset(found["unreadable"].to_pylist()))
     findings = evaluate_calls(inputs, only_connections=ongoing, contexts=servers.contexts, server_rules_of=())
-    with_other_interfaces = {ongoing[name] for name in found["clients"] | found["management"]}
+    elsewhere = distinct_texts(found["clients"], found["management"])
+    with_other_interfaces = {ongoing[name] for name in elsewhere.to_pylist()}
     unaffected = _unaffected_associations(findings, stored, ongoing) - with_other_interfaces
-    names = frozenset(name for name, association in ongoing.items() if association in unaffected)
-    findings, stored = (table.filter(is_in(table, "connection_id", names)) for table in (findings, stored))
-    return LookbackResult(names, findings, stored)
+    those = pa.array([name for name, association in ongoing.items() if association in unaffected], pa.string())
+    findings, stored = (table.filter(is_in(table, "connection_id", those)) for table in (findings, stored))
+    return LookbackResult(those, findings, stored)
 
 
 def _of_several_calls(findings: pa.Table) -> pa.Table:

@@ -5,7 +5,7 @@ Staged are the changes of gold.findings of the scope ``session``, and of gold.fi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,7 +53,7 @@ class FindingStaging:
     folder: LakePath
     context: SessionContext
 
-    def stage(self, lake: Lake, names: Collection[str], checkpoints: Mapping[str, Checkpoint]) -> None:
+    def stage(self, lake: Lake, names: pa.Array, checkpoints: Mapping[str, Checkpoint]) -> None:
         """Stage the findings on some sessions; of those with a checkpoint on what is behind it.
 
         ``names``: of their connections, and of those that have findings and no session any more.
@@ -61,11 +61,11 @@ class FindingStaging:
         stage_connections(lake, self.folder, names, checkpoints, self._plan)
 
     def _plan(
-        self, names: Collection[str], checkpoints: Mapping[str, Checkpoint]
+        self, names: pa.Array, checkpoints: Mapping[str, Checkpoint]
     ) -> tuple[dict[str, BoundQuery], StageFunction]:
         return self._queries(names, checkpoints), self._stage_group
 
-    def _queries(self, names: Collection[str], checkpoints: Mapping[str, Checkpoint]) -> dict[str, BoundQuery]:
+    def _queries(self, names: pa.Array, checkpoints: Mapping[str, Checkpoint]) -> dict[str, BoundQuery]:
         return connection_queries(names, checkpoints, FINDING_CHECKPOINTS, FINDING_CONNECTION_COLUMNS) | {
             "sessions": rows_of_connections(SESSIONS, names),
             "messages": rows_of_connections(

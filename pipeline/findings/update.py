@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import encode_texts, is_in, release_unused_memory, unique_rows
+from pipeline.arrow_rows import distinct_texts, encode_texts, is_in, release_unused_memory, unique_rows
 from pipeline.attempts.changed_rows import CHANGED_CONNECTIONS_QUERY, connections_before_change
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPENING_CALLS
 from pipeline.attempts.server_slices import SLICE_KEYS
@@ -150,17 +150,22 @@ class _FindingsUpdate:
             self.lake, RPC_CALLS, step.provenance_before.get(str(RPC_CALLS)), STUBS_EMPTIED_PROVENANCE
         )
         queries: dict[Any, Callable[[], Any]] = {
-            table: partial(step.changes, table, changed_connections_query(table, emptied)) for table in _FOLLOWED
+            table: partial(step.changed_rows, table, changed_connections_query(table, emptied)) for table in _FOLLOWED
         }
         condition = not_in_commits_sql(emptied)
         queries["calls"] = partial(ChangedCalls.from_feed, step.feeds, condition, stubs_kept=self.stubs)
         queries["images"] = partial(step.changes, CONNECTIONS, CHANGED_CONNECTIONS_QUERY)
         found = run_concurrently(queries)
         affected = AffectedAssociations(calls=found.pop("calls"), connection_images=found.pop("images"))
-        for rows in found.values():
+        changed = {table: rows for table, rows in found.items() if rows is not None}
+        for rows in changed.values():
             affected.add_changes(rows)
-        new = {name for name, row in connections_before_change(affected.connection_images).items() if row is None}
-        affected.updated_connections = {row["connection_id"] for row in found[RPC_BINDS]} - new
+        if RPC_BINDS in changed:
+            before = connections_before_change(affected.connection_images)
+            bound, new = changed[RPC_BINDS], {name for name, row in before.items() if row is None}
+            affected.updated_connections = distinct_texts(
+                bound["connection_id"].filter(pc.invert(is_in(bound, "connection_id", new)))
+            )
         return affected
 
     def _add_dependents(self, affected: AffectedAssociations, connections: pa.Table) -> None:
@@ -185,10 +190,13 @@ class _FindingsUpdate:
         found = run_concurrently(queries)
         if numbered:  # what was opened explains nothing of an association that had ended
             since = affected.queue_numbers_changed_since | dict.fromkeys(reversioned, BEFORE_ALL)
-            found["qm2qm"] &= connections_with_packets_since(connections, since)
-        affected.connections.update(*found.values())
-        pairs = zip(*(connections[name].to_pylist() for name in ("connection_id", "server_address")), strict=True)
-        affected.updated_connections |= {name for name, server in pairs if server in reversioned}
+            lately = connections_with_packets_since(connections, since)
+            found["qm2qm"] = found["qm2qm"].filter(pc.is_in(found["qm2qm"], lately))
+        affected.connections = distinct_texts(affected.connections, *found.values())
+        affected.updated_connections = distinct_texts(
+            affected.updated_connections,
+            connections["connection_id"].filter(is_in(connections, "server_address", reversioned)),
+        )
 
     def _servers_with_other_version(self, affected: AffectedAssociations) -> set[str]:
         """Return the servers that report another version than before, or may."""
@@ -227,14 +235,15 @@ class _FindingsUpdate:
             affected.add_groups(connections)
             servers = ServersInput.read(lake, connections, affected.servers)
             lookback = self._look_back(affected, servers)
-            affected.connections -= lookback.unaffected_connections
+            stays = pc.is_in(affected.connections, lookback.unaffected_connections)
+            affected.connections = affected.connections.filter(pc.invert(stays))
             ours = connections.filter(is_in(connections, "connection_id", affected.connections))
             if (pc.sum(ours["calls"]).as_py() or 0) + len(ours) <= _MAX_CALLS_IN_MEMORY:
                 rows, current = self._evaluate_in_memory(affected, servers, ours)
             else:
                 rows, current = self._evaluate_by_server(affected)
-        stays = affected.unaffected_findings(lookback.stored_findings)
-        rows = pa.concat_tables([rows, lookback.findings, stays])
+        kept = affected.unaffected_findings(lookback.stored_findings)
+        rows = pa.concat_tables([rows, lookback.findings, kept])
         current = pa.concat_tables([current, lookback.stored_findings])
         return self._replace(rows, current, queues)
 
@@ -291,7 +300,8 @@ class _FindingsUpdate:
                 decoded.append(self._management_stubs.read_rows(lake, by_call, dates, keys=managed))
         calls = join_decoded_columns(calls, decoded)
         facts = EvaluationInput(calls, servers.opening_calls, servers.connections, found["binds"])
-        rows = evaluate.evaluate_calls(facts, only_connections=affected.connections, contexts=servers.contexts)
+        only = {*names.to_pylist()}
+        rows = evaluate.evaluate_calls(facts, only_connections=only, contexts=servers.contexts)
         return pa.concat_tables([rows, affected.unaffected_findings(found["current"])]), found["current"]
 
     def _evaluate_by_server(self, affected: AffectedAssociations) -> tuple[pa.Table, pa.Table]:
@@ -359,11 +369,11 @@ class _FindingsUpdate:
         if changed is not None:
             parts["managed"] = slices.rows(self._management_stubs, "connection_id IN {names}", **inputs)
             parts["changed"] = slices.changed(changed.rows)
-        find = _findings_function(None if affected is None else frozenset(affected.connections))
+        find = _findings_function(None if affected is None else affected.connections)
         return GroupedQuery(parts, SLICE_KEYS, find, FINDINGS.struct(), ("call_key",))
 
 
-def _findings_function(only_connections: Collection[str] | None) -> GroupFunction:
+def _findings_function(only_connections: pa.Array | None) -> GroupFunction:
     """Return the function that gives the findings of servers' rows.
 
     ``only_connections``: those whose associations are evaluated; None: all.
@@ -371,10 +381,10 @@ def _findings_function(only_connections: Collection[str] | None) -> GroupFunctio
 
     def find(parts: QueryAnswers) -> Iterator[pa.Table]:
         rows = parts["connections"]
-        own = set(rows.filter(rows[IS_OWN])["connection_id"].to_pylist())
+        own = rows.filter(rows[IS_OWN])["connection_id"]
         firsts = set(rows.filter(rows[IS_FIRST])["server_address"].to_pylist())
         connections = unique_rows(rows, "connection_id").select(list(evaluate.EVALUATED_CONNECTION_COLUMNS))
-        only = own if only_connections is None else own.intersection(only_connections)
+        only = {*(own if only_connections is None else own.filter(pc.is_in(own, only_connections))).to_pylist()}
         with TemporaryDirectory(prefix="msmq-") as folder:
             calls, openings = _joined_calls(parts, only, Path(folder))
             facts = EvaluationInput(calls, openings, connections, parts["binds"].drop_columns([_SLICE]))

@@ -8,13 +8,13 @@ sessions that carried them. The provenance is a part of that of the findings.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from pipeline.arrow_rows import NO_TEXTS, distinct_texts
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, cloned_machines, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
@@ -92,15 +92,15 @@ def update_clones(lake: Lake, run_id: str, wait: timedelta = TransfersConfig.wai
     lake.add_missing_columns(FINDINGS)
     current = lake.select(FINDINGS, IS_CLONE)  # few: they are all evaluated again
 
-    def find_affected() -> set[str]:
-        changed = step.changes(SESSIONS, _INITIATED.replace("{rows}", "{feed}"))
-        return {row["connection_id"] for row in changed} | {*current["connection_id"].to_pylist()}
+    def find_affected() -> pa.Array:
+        changed = step.changed_rows(SESSIONS, _INITIATED.replace("{rows}", "{feed}"))
+        return _connections_of(current, *([] if changed is None else [changed]))
 
-    def evaluate(names: set[str] | None) -> int:
+    def evaluate(names: pa.Array | None) -> int:
         if names is None:
-            names = {*lake.query(_INITIATED, rows=SESSIONS)["connection_id"].to_pylist()}
+            names = _connections_of(lake.query(_INITIATED, rows=SESSIONS))
         facts = HopFacts(lake, names, int(wait.total_seconds()))
-        found = cloned_machines(facts) if names else iter(())
+        found = cloned_machines(facts) if len(names) else iter(())
         rows = hop_finding_rows(((CLONES_RULE, each) for each in found), run_id)
         return step.replace_changed(rows, current) if step.exists(FINDINGS) else step.replace_all(rows)
 
@@ -133,16 +133,17 @@ class _AffectedSessions(NamedTuple):
     ``changed``: what changed of them; None where all are evaluated.
     """
 
-    connections: set[str]
-    on_other_hops: set[str]
+    connections: pa.Array
+    on_other_hops: pa.Array
     changed: ChangedConnections | None
 
 
 def _find_affected(step: IncrementalUpdate, now: CaptureState) -> _AffectedSessions:
     """Return what to evaluate; UnknownChangesError."""
     changed = changed_connections(step, now)
-    found = {row["connection_id"] for row in step.changes(SESSIONS, _CHANGED)}
-    return _AffectedSessions(changed.names | found, _on_other_hops(step), changed)
+    sessions = step.changed_rows(SESSIONS, _CHANGED)
+    names = changed.names if sessions is None else distinct_texts(changed.names, sessions["connection_id"])
+    return _AffectedSessions(names, _on_other_hops(step), changed)
 
 
 def _evaluate(
@@ -151,14 +152,14 @@ def _evaluate(
     """Evaluate the rules on some sessions, or all, and over several; return how many findings are written."""
     lake, checkpoints = step.lake, dict[str, Checkpoint]()
     if affected is None:
-        every = lake.query(_EVERY, sessions=SESSIONS, findings=FINDINGS)["connection_id"].to_pylist()
-        affected = _AffectedSessions({*every}, set(), None)
+        every = _connections_of(lake.query(_EVERY, sessions=SESSIONS, findings=FINDINGS))
+        affected = _AffectedSessions(every, NO_TEXTS, None)
     elif affected.changed is not None:
-        going_on, changes = affected.connections - affected.changed.stepped, affected.changed.changes
-        checkpoints = usable_checkpoints(lake, FINDING_CHECKPOINTS, going_on, changes)
+        changed = affected.changed._replace(names=affected.connections)
+        checkpoints = usable_checkpoints(lake, FINDING_CHECKPOINTS, changed.going_on, changed.packets)
     staging.stage(lake, affected.connections, checkpoints)
     hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}' AND NOT {IS_CLONE}")  # few: they are all evaluated again
-    names = affected.connections | affected.on_other_hops | {*hops["connection_id"].to_pylist()}
+    names = distinct_texts(affected.connections, affected.on_other_hops, hops["connection_id"])
     files = StagingWriter(str(staging.folder), "hops")
     stage_changes(files, FINDINGS, _evaluate_hops(lake, names, wait, staging.context.run_id), hops)
     files.close()
@@ -166,22 +167,26 @@ def _evaluate(
     return step.write_changes(staging.folder)
 
 
-def _on_other_hops(step: IncrementalUpdate) -> set[str]:
+def _connections_of(*rows: pa.Table) -> pa.Array:
+    """Return the connections of rows."""
+    return distinct_texts(*(each["connection_id"] for each in rows))
+
+
+def _on_other_hops(step: IncrementalUpdate) -> pa.Array:
     """Return the connections of what is of another hop than before; UnknownChangesError."""
-    found: set[str] = set()
+    found = []
     for transfers, (changed, table, connections) in _ON_OTHER_HOPS.items():
         if (rows := step.changed_rows(transfers, changed)) is not None and rows.num_rows:
-            ids = rows["id"].combine_chunks()
-            found |= {*step.lake.query(connections, rows=table, ids=ids)["connection_id"].to_pylist()}
-    return found
+            found.append(step.lake.query(connections, rows=table, ids=distinct_texts(rows["id"])))
+    return _connections_of(*found)
 
 
-def _evaluate_hops(lake: Lake, names: Collection[str], wait: timedelta, run_id: str) -> pa.Table:
+def _evaluate_hops(lake: Lake, names: pa.Array, wait: timedelta, run_id: str) -> pa.Table:
     """Evaluate the rules over several sessions for what these sessions are about."""
-    wanted = {*names}
-    if names:  # a message that is read later may be one that an acknowledgement was sent for
-        wanted |= {*lake.query(_ACKNOWLEDGING, messages=MESSAGES, names=names)["connection_id"].to_pylist()}
-    facts = HopFacts(lake, wanted, int(wait.total_seconds()))
-    checks = [check for check in HOP_CHECKS if check.rule_id != CLONES_RULE] if wanted else []
+    if len(names):  # a message that is read later may be one that an acknowledgement was sent for
+        acknowledging = lake.query(_ACKNOWLEDGING, messages=MESSAGES, names=names)
+        names = distinct_texts(names, acknowledging["connection_id"])
+    facts = HopFacts(lake, names, int(wait.total_seconds()))
+    checks = [check for check in HOP_CHECKS if check.rule_id != CLONES_RULE] if len(names) else []
     found = ((check.rule_id, each) for check in checks for each in check.check(facts))
     return hop_finding_rows(found, run_id)

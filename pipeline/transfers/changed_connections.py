@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from pipeline.arrow_rows import NO_TEXTS, distinct_texts
 from pipeline.bronze.across_captures.capture_ends import changed_ends, read_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import IncrementalUpdate, KeptState, UnknownChangesError
 from pipeline.lake.lake import Lake
-from pipeline.transfers.checkpoint_use import ChangedPackets, changed_packets
+from pipeline.transfers.checkpoint_use import changed_packets
 from pipeline.transfers.inputs import BINARY_PROTOCOL
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 from schemas.sessions import SESSION_PACKETS, SESSIONS
@@ -47,14 +49,17 @@ class CaptureState(KeptState):
 class ChangedConnections(NamedTuple):
     """The ``names`` of all that changed, connection_id; ``packets``: as ``changed_packets`` returns them.
 
-    ``changes``: where these packets are; ``stepped``: those in captures of which other places are known than
-    before where their clocks were set.
+    ``stepped``: those in captures of which other places are known than before where their clocks were set.
     """
 
-    names: set[str]
+    names: pa.Array
     packets: pa.Table
-    changes: ChangedPackets
-    stepped: set[str]
+    stepped: pa.Array
+
+    @property
+    def going_on(self) -> pa.Array:
+        """The ones that are in no such capture: their checkpoints may hold."""
+        return self.names.filter(pc.invert(pc.is_in(self.names, self.stepped)))
 
 
 def changed_connections(step: IncrementalUpdate, now: CaptureState) -> ChangedConnections:
@@ -62,30 +67,29 @@ def changed_connections(step: IncrementalUpdate, now: CaptureState) -> ChangedCo
     before, packets = step.kept(CaptureState), changed_packets(step)
     if packets is None:
         raise UnknownChangesError
-    rows = step.changes(CONNECTIONS, _CHANGED)
-    names = {*packets["connection_id"].to_pylist()}
     stepped = _in_captures_with_other_steps(step.lake, before.clock_steps, now.clock_steps)
-    names |= {row["connection_id"] for row in rows} | stepped
-    names |= _open_at_other_ends(step.lake, before, now)
-    return ChangedConnections(names, packets, ChangedPackets.of(packets), stepped)
+    names = [packets["connection_id"], stepped, _open_at_other_ends(step.lake, before, now)]
+    if (rows := step.changed_rows(CONNECTIONS, _CHANGED)) is not None:
+        names.append(rows["connection_id"])
+    return ChangedConnections(distinct_texts(*names), packets, stepped)
 
 
-def _in_captures_with_other_steps(lake: Lake, before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+def _in_captures_with_other_steps(lake: Lake, before: Mapping[str, str], now: Mapping[str, str]) -> pa.Array:
     captures = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
-    return connections_in_captures(lake, captures) if captures else set()
+    return connections_in_captures(lake, captures) if captures else NO_TEXTS
 
 
-def connections_in_captures(lake: Lake, captures: Collection[str]) -> set[str]:
+def connections_in_captures(lake: Lake, captures: Collection[str]) -> pa.Array:
     """Return the connections with packets in some captures."""
-    return {*lake.query(_IN_CAPTURES, rows=SESSION_PACKETS, captures=captures)["connection_id"].to_pylist()}
+    return distinct_texts(lake.query(_IN_CAPTURES, rows=SESSION_PACKETS, captures=captures)["connection_id"])
 
 
-def _open_at_other_ends(lake: Lake, before: CaptureState, now: CaptureState) -> set[str]:
+def _open_at_other_ends(lake: Lake, before: CaptureState, now: CaptureState) -> pa.Array:
     """Return the sessions without an end whose captures end at another time than before.
 
     A later end makes open sessions silent; only an earlier one makes others open.
     """
     later, earlier = changed_ends(before.capture_ends, now.capture_ends)
     if not later and not earlier:
-        return set()
-    return {*lake.query(_OPEN, rows=SESSIONS, later=later, earlier=earlier)["connection_id"].to_pylist()}
+        return NO_TEXTS
+    return distinct_texts(lake.query(_OPEN, rows=SESSIONS, later=later, earlier=earlier)["connection_id"])

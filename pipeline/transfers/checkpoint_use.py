@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_rows import table_to_rows
+from pipeline.arrow_rows import is_in, table_to_rows
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import POST_IMAGES
@@ -81,11 +81,10 @@ def changed_packets(step: IncrementalUpdate) -> pa.Table | None:
     return step.feeds.table(SESSION_PACKETS, _CHANGED_PACKETS.replace("{emptied}", emptied))
 
 
-def usable_checkpoints(
-    lake: Lake, table: Table, names: Collection[str], changes: ChangedPackets
-) -> dict[str, Checkpoint]:
-    """Return the checkpoints of some connections in a table that no changed packet concerns."""
+def usable_checkpoints(lake: Lake, table: Table, names: pa.Array, packets: pa.Table) -> dict[str, Checkpoint]:
+    """Return the checkpoints of some connections in a table that no changed packet concerns (``changed_packets``)."""
     found = read_checkpoints(lake, table, names)
+    changes = ChangedPackets.of(packets.filter(is_in(packets, "connection_id", found.keys())))
     return {name: each for name, each in found.items() if changes.lie_behind(each)}
 
 

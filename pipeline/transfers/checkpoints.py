@@ -156,9 +156,9 @@ NO_SIDE: Final = SideCheckpoint()
 """Of a connection without a checkpoint."""
 
 
-def read_checkpoints(lake: Lake, table: Table, names: Collection[str]) -> dict[str, Checkpoint]:
+def read_checkpoints(lake: Lake, table: Table, names: pa.Array) -> dict[str, Checkpoint]:
     """Return the checkpoints of some connections in a table, by connection_id."""
-    found = lake.select(table, "connection_id IN {names}", names=names) if names else pa.table({})
+    found = lake.select(table, "connection_id IN {names}", names=names) if len(names) else pa.table({})
     return checkpoints_by_connection(found)
 
 

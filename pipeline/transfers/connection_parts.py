@@ -39,12 +39,12 @@ SELECT connection_id, count(*) AS packets FROM {rows} WHERE connection_id IN {na
 
 
 def connection_queries(
-    names: Collection[str], checkpoints: Mapping[str, Checkpoint], table: Table, columns: Collection[str]
+    names: pa.Array, checkpoints: Mapping[str, Checkpoint], table: Table, columns: Collection[str]
 ) -> dict[str, BoundQuery]:
     """Return the queries for what ``ConnectionParts`` reads, by bucket of the connection.
 
-    ``names``: of the connections; ``checkpoints``: those of a table that hold, by connection; ``columns``: those of
-    ``bronze.connections`` that are wanted.
+    ``names``: of the connections; ``checkpoints``: of some of them, those of a table that hold, by connection;
+    ``columns``: those of ``bronze.connections`` that are wanted.
     """
     chosen = {"names": names}
     usable = "connection_id IN {usable}" if checkpoints else "FALSE"
@@ -67,7 +67,7 @@ def by_bucket(query: BoundQuery) -> BoundQuery:
 
 
 def rows_of_connections(
-    table: Table, names: Collection[str], checkpoints: Mapping[str, Checkpoint] = _NO_CHECKPOINTS, column: str = "",
+    table: Table, names: pa.Array, checkpoints: Mapping[str, Checkpoint] = _NO_CHECKPOINTS, column: str = "",
     where: str = "TRUE", columns: Collection[str] = (),
 ) -> BoundQuery:  # fmt: skip
     """Return the query for rows of a table that meet a condition, by bucket, as for ``behind_checkpoints``.
@@ -79,34 +79,35 @@ def rows_of_connections(
 
 
 def behind_checkpoints(
-    sql: str, table: Table, names: Collection[str], checkpoints: Mapping[str, Checkpoint], column: str
+    sql: str, table: Table, names: pa.Array, checkpoints: Mapping[str, Checkpoint], column: str
 ) -> BoundQuery:
     """Return the query for rows of some connections, of those with a checkpoint the ones behind it.
 
     ``sql`` asks ``{rows}`` of a table with a connection_id for those that meet the condition ``{chosen}``; ``column``:
     its times. Files with older rows alone are not read.
     """
-    until = {name: checkpoints[name].counted_until for name in names if name in checkpoints}
-    whole = [name for name in names if name not in until]
+    until = {name: each.counted_until for name, each in checkpoints.items()}
+    late = pa.array([*until], pa.string())
+    whole = names.filter(pc.invert(pc.is_in(names, late)))
     parts, inputs = [], dict[str, QueryInput]()
-    if whole or not until:
+    if len(whole) or not until:
         parts.append(_filled(sql, "{whole_rows}", "connection_id IN {whole}"))
         inputs |= {"whole_rows": table, "whole": whole}
     if until:
         since = min(until.values())
-        limits = pa.table({"connection_id": [*until], "counted_until": pa.array([*until.values()], pa.int64())})
-        late = f"connection_id IN {{late}} AND {column} > timestamp_micros({since})"
-        late += f" AND unix_micros({column}) > counted_until"
-        parts.append(_filled(sql, "{late_rows} JOIN {limits} USING (connection_id)", late))
+        limits = pa.table({"connection_id": late, "counted_until": pa.array([*until.values()], pa.int64())})
+        is_behind = f"connection_id IN {{late}} AND {column} > timestamp_micros({since})"
+        is_behind += f" AND unix_micros({column}) > counted_until"
+        parts.append(_filled(sql, "{late_rows} JOIN {limits} USING (connection_id)", is_behind))
         rows = RowsOfDates(table, DateSpan.of_times(since))
-        inputs |= {"late_rows": rows, "limits": limits, "late": [*until]}
+        inputs |= {"late_rows": rows, "limits": limits, "late": late}
     return BoundQuery(" UNION ALL ".join(parts), inputs)
 
 
-def _packets_query(names: Collection[str], checkpoints: Mapping[str, Checkpoint]) -> BoundQuery:
+def _packets_query(names: pa.Array, checkpoints: Mapping[str, Checkpoint]) -> BoundQuery:
     """Return the query for packets of connections, of those with a checkpoint the ones behind it and the kept ones."""
     found = behind_checkpoints(f"{PACKETS_SQL} WHERE {{chosen}}", SESSION_PACKETS, names, checkpoints, "sent_at")
-    kept = [each for name in names if name in checkpoints for each in checkpoints[name].kept_packets]
+    kept = [each for checkpoint in checkpoints.values() for each in checkpoint.kept_packets]
     if not kept:
         return found
     times, keys = sorted({each.sent_at_us for each in kept}), {each.packet_key for each in kept}

@@ -65,10 +65,10 @@ def values_of_servers(addresses: pa.ChunkedArray, values: Mapping[str, int]) -> 
 
 
 def read_capture_begins(
-    lake: Lake, names: Collection[str], checkpoints: Mapping[str, Checkpoint] = MappingProxyType({})
+    lake: Lake, names: pa.Array, checkpoints: Mapping[str, Checkpoint] = MappingProxyType({})
 ) -> dict[str, int]:
     """Return the time of the oldest packet of captures, microseconds: of those with connections without a SYN."""
-    kept = {each.capture_id for name in names if name in checkpoints for each in checkpoints[name].captures}
+    kept = {each.capture_id for checkpoint in checkpoints.values() for each in checkpoint.captures}
     rows = lake.query(
         _BEGINS_OF, files=CAPTURE_FILES, packets=SESSION_PACKETS, connections=CONNECTIONS, names=names, captures=kept
     )

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from pipeline.arrow_rows import distinct_texts
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import BoundQuery
@@ -23,9 +24,7 @@ from udfs.capture.clock_steps import ClockSteps
 
 _LEFT_OUT: Final = StructType().add("connection_id", "string")
 
-StagePlan: TypeAlias = Callable[
-    [Collection[str], Mapping[str, Checkpoint]], tuple[Mapping[str, BoundQuery], StageFunction]
-]
+StagePlan: TypeAlias = Callable[[pa.Array, Mapping[str, Checkpoint]], tuple[Mapping[str, BoundQuery], StageFunction]]
 """Returns for connections, and the checkpoints of some, the queries for a group and its function (``left_out``)."""
 
 
@@ -43,14 +42,14 @@ class SessionContext:
 
 
 def stage_connections(
-    lake: Lake, folder: LakePath, names: Collection[str], checkpoints: Mapping[str, Checkpoint], plan: StagePlan
+    lake: Lake, folder: LakePath, names: pa.Array, checkpoints: Mapping[str, Checkpoint], plan: StagePlan
 ) -> None:
     """Stage in a folder what a plan makes of some connections."""
     for label in ("", "anew"):
         queries, stage = plan(names, checkpoints)
         found = stage_groups(lake, folder, queries, stage, _LEFT_OUT, label=label)
-        names, checkpoints = found["connection_id"].to_pylist(), {}
-        if not names:
+        names, checkpoints = distinct_texts(found["connection_id"]), {}
+        if not len(names):
             return
 
 

@@ -6,7 +6,7 @@ the packets of their connection are in order (``staged_messages``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -52,18 +52,16 @@ class SessionStaging:
     context: SessionContext
     packet_keys: Mapping[str, pa.Table]
 
-    def stage(self, lake: Lake, names: Collection[str], checkpoints: Mapping[str, Checkpoint]) -> None:
+    def stage(self, lake: Lake, names: pa.Array, checkpoints: Mapping[str, Checkpoint]) -> None:
         """Stage the sessions of some connections; of those with a checkpoint what is behind it."""
 
-        def plan(
-            names: Collection[str], checkpoints: Mapping[str, Checkpoint]
-        ) -> tuple[dict[str, BoundQuery], StageFunction]:
+        def plan(names: pa.Array, checkpoints: Mapping[str, Checkpoint]) -> tuple[dict[str, BoundQuery], StageFunction]:
             begins = read_capture_begins(lake, names, checkpoints)
             return self._queries(names, checkpoints), _SessionsOfGroup(self.context, begins).stage
 
         stage_connections(lake, self.folder, names, checkpoints, plan)
 
-    def _queries(self, names: Collection[str], checkpoints: Mapping[str, Checkpoint]) -> dict[str, BoundQuery]:
+    def _queries(self, names: pa.Array, checkpoints: Mapping[str, Checkpoint]) -> dict[str, BoundQuery]:
         queries = connection_queries(names, checkpoints, SESSION_CHECKPOINTS, CONNECTION_COLUMNS)
         queries[SESSIONS.name] = rows_of_connections(SESSIONS, names)
         for table in (ORDER_ACKS, SENDINGS):

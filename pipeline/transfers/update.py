@@ -34,8 +34,14 @@ from pipeline.settings import StoreConfig
 from pipeline.silver.decode import DECODER_VERSIONS, DEFAULT_SETTINGS, BatchesByTable, DecodeSettings
 from pipeline.silver.decode_packets import NUMBERS, USER_MESSAGE, DecodedPackets, decode_packets
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
-from pipeline.transfers.changed_connections import CONNECTION_INPUTS, CaptureState, changed_connections
-from pipeline.transfers.checkpoint_use import ChangedPackets, usable_checkpoints
+from pipeline.transfers.changed_connections import (
+    CONNECTION_INPUTS,
+    CaptureState,
+    ChangedConnections,
+    changed_connections,
+)
+from pipeline.transfers.checkpoint_use import usable_checkpoints
+from pipeline.transfers.checkpoints import Checkpoint
 from pipeline.transfers.inputs import BINARY_PROTOCOL
 from pipeline.transfers.session_rows import SessionSettings
 from pipeline.transfers.stage_connections import SessionContext
@@ -54,6 +60,9 @@ from udfs.times import timedelta_to_us
 _SESSIONS: Final = DerivedTable(
     SESSIONS, CONNECTION_INPUTS, code_version="9", needs=(SESSION_PACKETS, SESSIONS, CONNECTIONS)
 )
+_EVERY: Final = f"""
+SELECT connection_id FROM {{connections}} WHERE kind = '{BINARY_PROTOCOL}'
+UNION SELECT connection_id FROM {{sessions}}"""
 _MAX_DECODED_BYTES: Final = 64 << 20  # of messages that are decoded together
 _MESSAGES_SCHEMA: Final = MESSAGES.schema()
 _COMQC_SCHEMA: Final = COMQC_CALLS.schema()
@@ -114,9 +123,8 @@ class _DecodedMessages(NamedTuple):
 class _SessionsUpdate:
     """One update.
 
-    ``changed``: the changed packets, None for all; ``changes``: where they are; ``now``: capture ends and clocks;
-    ``stepped``: connections in captures of which other places are known than before where their clocks were set.
-    ``decoded_before``: what was decoded already.
+    ``changed``: what changed, None for all; ``now``: capture ends and clocks; ``decoded_before``: what was decoded
+    already.
     """
 
     step: IncrementalUpdate
@@ -125,9 +133,7 @@ class _SessionsUpdate:
     messages: DecodeSettings
     run_id: str
     decoded_before: DecodedPackets | None = None
-    changed: pa.Table | None = None
-    changes: ChangedPackets | None = None
-    stepped: set[str] = field(default_factory=set)
+    changed: ChangedConnections | None = None
     written: dict[str, int] = field(default_factory=lambda: {str(each): 0 for each in (MESSAGES, ORDER_ACKS, SENDINGS)})
 
     @property
@@ -141,10 +147,10 @@ class _SessionsUpdate:
         self.written[str(SESSIONS)] = self.step.recompute(self._affected_connections, self._recompute)
         return self.written
 
-    def _recompute(self, affected: set[str] | None) -> int:
+    def _recompute(self, affected: pa.Array | None) -> int:
         if affected is None:
             affected = self._all_connections()
-        if not affected:
+        if not len(affected):
             return self.step.note_provenance()
         with RunMarkers.of(self.lake).staging_folder("sessions") as folder:
             self._stage(folder, affected)
@@ -152,28 +158,24 @@ class _SessionsUpdate:
 
     # What changed
 
-    def _affected_connections(self) -> set[str]:
+    def _affected_connections(self) -> pa.Array:
         """Return the connections to recompute; UnknownChangesError."""
-        found = changed_connections(self.step, self.now)
-        packets, self.changes, self.stepped = found.packets, found.changes, found.stepped
-        self.changed = packets.filter(packets["present"])
-        return found.names
+        self.changed = changed_connections(self.step, self.now)
+        return self.changed.names
 
-    def _all_connections(self) -> set[str]:
-        sql = f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}'"
-        found = {*self.lake.query(sql, rows=CONNECTIONS)["connection_id"].to_pylist()}
-        if self.lake.exists(SESSIONS):
-            found |= {*self.lake.query("SELECT connection_id FROM {rows}", rows=SESSIONS)["connection_id"].to_pylist()}
-        return found
+    def _all_connections(self) -> pa.Array:
+        found = self.lake.query(_EVERY, connections=CONNECTIONS, sessions=SESSIONS)
+        return distinct_texts(found["connection_id"])
 
     # What is made of it
 
-    def _stage(self, folder: LakePath, names: set[str]) -> None:
+    def _stage(self, folder: LakePath, names: pa.Array) -> None:
         """Compute some connections to staging files."""
-        checkpoints = {}
-        if self.changes is not None:
-            checkpoints = usable_checkpoints(self.lake, SESSION_CHECKPOINTS, names - self.stepped, self.changes)
-        keys = {CHANGED: self.changed} if self.changed is not None else {}
+        checkpoints, keys = dict[str, Checkpoint](), dict[str, pa.Table]()
+        if self.changed is not None:
+            packets, going_on = self.changed.packets, self.changed.going_on
+            checkpoints = usable_checkpoints(self.lake, SESSION_CHECKPOINTS, going_on, packets)
+            keys[CHANGED] = packets.filter(packets["present"])
         if self.decoded_before is not None:
             keys[DECODED_BEFORE] = self.decoded_before.messages
         steps = read_clock_steps(self.lake)

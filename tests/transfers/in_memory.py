@@ -5,6 +5,7 @@ import pyarrow.compute as pc
 
 from capture.in_memory import read_captures
 from memory_lake import MemoryLake
+from pipeline.arrow_rows import distinct_texts
 from pipeline.bronze.across_captures.capture_ends import read_capture_ends, read_sure_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.findings.hop_findings import HopFacts, hop_finding_rows
@@ -53,7 +54,7 @@ def transfers_of_bronze(tables):
     settings = SessionSettings()
     expire = timedelta_to_us(settings.expire)
     names = lake.query(f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}'", rows=CONNECTIONS)
-    names = {*names["connection_id"].to_pylist()}
+    names = distinct_texts(names["connection_id"])
     queries = connection_queries(names, {}, SESSION_CHECKPOINTS, SESSION_CONNECTION_COLUMNS)
     parts = {name: lake.query(query.sql, **query.inputs) for name, query in queries.items()}
     known = ConnectionParts.of(parts, SESSION_CHECKPOINTS, read_clock_steps(lake), expire)
@@ -100,7 +101,7 @@ def _sequences(lake, ends):
 def _findings(lake, found, ends):
     messages = lake.select(MESSAGES, EVALUATED_MESSAGES_SQL, ("connection_id", "seen_at", *FINDING_MESSAGE_COLUMNS))
     stray = lake.select(QUARANTINE, "reason = 'not_a_packet'", ("connection_id", "quarantine_key", "seen_at"))
-    names = {*found.connection_ids}
+    names = pa.array(found.connection_ids, pa.string())
     connections = lake.select(CONNECTIONS, "connection_id IN {names}", FINDING_CONNECTION_COLUMNS, names=names)
     facts, sessions = read_facts(found, connections, lake.rows(SESSIONS), messages, ends, stray)
     hops = HopFacts(lake, names, int(TransfersConfig.wait.total_seconds()))

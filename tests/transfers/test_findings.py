@@ -155,7 +155,9 @@ def in_the_lake(lake, talks, ends, monkeypatch):
     evaluated = []
     with monkeypatch.context() as patch:
         stage = FindingStaging.stage
-        patch.setattr(FindingStaging, "stage", lambda of, *given: evaluated.extend(given[1]) or stage(of, *given))
+        patch.setattr(
+            FindingStaging, "stage", lambda of, *given: evaluated.extend(given[1].to_pylist()) or stage(of, *given)
+        )
         sessions_update.update(lake, "run")
         update_sessions.update(lake, "run")
     found = lake.select(FINDINGS, "TRUE").to_pylist()
@@ -248,7 +250,7 @@ AT_ONE_TIME, IN_TURN = [(CAPTURE, -1, 900), (TWO, -1, 900)], [(CAPTURE, -1, 15),
 def hop_findings_at_once(talks, captures):
     """The same of conversations in captures, each its name, and when it begins and ends, in seconds: in memory."""
     lake = transfers_of_bronze({table.name: rows for table, rows in bronze(talks, captures=captures).items()})
-    facts = HopFacts(lake, {talk.name for talk in talks}, 10**6)
+    facts = HopFacts(lake, pa.array([talk.name for talk in talks], pa.string()), 10**6)
     return sorted((each.rule_id, found.row["connection_id"]) for each in HOP_CHECKS for found in each.check(facts))
 
 

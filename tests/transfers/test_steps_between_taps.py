@@ -17,6 +17,7 @@ from pcapgen.conversation import START_NS, Flow, Script, records, segments
 from pcapgen.exchanges import SECOND
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.sources import ALERT_SOURCES, TimeWindow
+from pipeline.arrow_rows import distinct_texts
 from pipeline.findings.hop_findings import HopFacts
 from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.lake.lake import Lake
@@ -256,5 +257,5 @@ def test_a_step_makes_no_second_machine_and_hides_none(started_later_s, expected
     place = next(index for index, (at, _) in enumerate(records_of(capture)) if at * 1000 > START_NS + 150 * SECOND)
     lake = transfers_of([set_forward(capture, place, by_us), second_tap(pcap(shows).data)])
     assert [bool(steps) for steps in steps_of(lake).values()] == [bool(by_us)] * 2
-    facts = HopFacts(lake, {*lake.rows(SESSIONS)["connection_id"].to_pylist()}, 10**6)
+    facts = HopFacts(lake, distinct_texts(lake.rows(SESSIONS)["connection_id"]), 10**6)
     assert [each.rule_id for each in HOP_CHECKS for _ in each.check(facts) if each.rule_id == "O07"] == expected

@@ -19,7 +19,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipeline.arrow_rows import distinct_texts
+from pipeline.arrow_rows import NO_TEXTS, distinct_texts
 from pipeline.bronze.across_captures.capture_ends import changed_ends, read_sure_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.date_filters import DateSpan
@@ -224,7 +224,7 @@ class _MessagesUpdate:
         if reports := self.step.changes(MESSAGES, _REPORTS):
             self._add_by(_TRACED, messages=MESSAGES, reports=pa.Table.from_pylist(reports))
         self._add_by_order_acks(self.step.changes(ORDER_ACKS, _ORDER_ACKS))
-        if names := {row["id"] for row in self.step.changes(SESSIONS, _OPENED_OR_CLOSED)}:
+        if len(names := self._changed_sessions(_OPENED_OR_CLOSED)):
             self._add_by(_WAITING_ON_CONNECTIONS, rows=MESSAGE_TRANSFERS, messages=MESSAGES, connections=names)
         for changed, affected in HOLE_CHANGES:
             if pairs := self.step.changes(SESSIONS, changed):
@@ -234,7 +234,7 @@ class _MessagesUpdate:
         if condition := changed_anywhere_sql(self.step.changes(SESSIONS, CHANGED_ANYWHERE_SQL), wait):
             sql = _ACKNOWLEDGED_FROM_ANYWHERE.replace("{condition}", condition.replace("{last}", "first_sent_at"))
             self._add_by(sql, rows=MESSAGE_TRANSFERS, messages=MESSAGES)
-        if names := {row["id"] for row in self.step.changes(SESSIONS, _SIDE_BY_SIDE)}:
+        if len(names := self._changed_sessions(_SIDE_BY_SIDE)):
             self._add_side_by_side(names)
         if others := {*self.now.clones} ^ {*before.clones}:
             self._add_by(_OF_QUEUE_MANAGERS, rows=MESSAGE_TRANSFERS, names=others)
@@ -243,6 +243,11 @@ class _MessagesUpdate:
         self._add_by_clock_steps(before)
         self._add_by_handshakes(self.step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL))
         return distinct_texts(*self.affected)
+
+    def _changed_sessions(self, sql: str) -> pa.Array:
+        """Return the connections that a query over the changed sessions finds; UnknownChangesError."""
+        found = self.step.changed_rows(SESSIONS, sql)
+        return NO_TEXTS if found is None else distinct_texts(found["id"])
 
     def _add_changed(self, table: Table, sql: str, **inputs: QueryInput) -> None:
         """Add the messages that a query over what changed in a table finds; UnknownChangesError."""
@@ -262,7 +267,7 @@ class _MessagesUpdate:
             sql, rows = _ACKNOWLEDGED.replace("{wait}", str(wait)), RowsOfDates(MESSAGE_TRANSFERS, sent)
             self._add_by(sql, rows=rows, acks=pa.Table.from_pylist(acks))
 
-    def _add_side_by_side(self, connections: set[str]) -> None:
+    def _add_side_by_side(self, connections: pa.Array) -> None:
         """Add the messages whose sendings or acknowledgements went over connections."""
         self._add_by(_ON_CONNECTIONS, messages=MESSAGES, connections=connections)
         for table, sql in ((ORDER_ACKS, _FINAL_ACKS), (MESSAGES, _ADMINISTRATION_ACKS)):

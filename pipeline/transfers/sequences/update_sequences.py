@@ -174,8 +174,7 @@ class _EodSequencesUpdate:
         self._add_waiting(step.changes(SESSIONS, CHANGED_ANYWHERE_SQL))
         self._add_by_handshakes(step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL))
         if captures := self.now.captures_with_other_places(before):
-            names = connections_in_captures(self.lake, captures)
-            self._add_sequences("connection_id", pa.array(sorted(names), pa.string()), 0)
+            self._add_sequences("connection_id", connections_in_captures(self.lake, captures), 0)
         self._add_by_clones({*self.now.clones} ^ {*before.clones})
         self._add_by_capture_end(before.capture_ends)
         return distinct_texts(*self.affected)
