@@ -16,6 +16,8 @@ from itertools import chain, combinations, islice, pairwise
 from statistics import median_low
 from typing import Final, NamedTuple
 
+import pyarrow as pa
+
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps, TapStep
 from udfs.capture.record_order import MAX_STEPS
 from udfs.capture.tap_clocks import LEAST_JUMP_US, NEAREST, SeenTwice, between_jumps
@@ -39,6 +41,13 @@ class _Seen(NamedTuple):
 
 _Common = Sequence[tuple[_Seen, _Seen]]
 """Packets of one connection or of all, as each of two captures has them."""
+COMMON_PACKETS_SCHEMA: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("capture_id", "other_capture_id", "connection_id")),
+        *((f"{of}{name}", pa.int64()) for of in ("", "other_") for name in _Seen._fields),
+    ]
+)
+"""Packets that a pair of captures has in common: the columns of a ``_Seen`` for each of both."""
 
 
 class _Jump(NamedTuple):
@@ -104,6 +113,29 @@ class CommonPackets:
             found[name] = min(found.get(name, seen), seen)
         for one, other in combinations(sorted(found), 2):
             self.seen[one, other][connection_id].append((found[one], found[other]))
+
+    def table(self) -> pa.Table:
+        """Return the packets as rows (``COMMON_PACKETS_SCHEMA``)."""
+        rows = [
+            (*pair, name, *one, *other)
+            for pair, by_connection in self.seen.items()
+            for name, common in by_connection.items()
+            for one, other in common
+        ]
+        columns = zip(*rows, strict=True) if rows else ([] for _ in COMMON_PACKETS_SCHEMA)
+        arrays = [pa.array(list(each), kind.type) for each, kind in zip(columns, COMMON_PACKETS_SCHEMA, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=COMMON_PACKETS_SCHEMA)
+
+    @staticmethod
+    def from_table(rows: pa.Table) -> CommonPackets:
+        """Return what ``table`` made rows of, of several such tables together."""
+        found = CommonPackets()
+        for one, other, name, *seen in zip(
+            *(rows[each].to_pylist() for each in COMMON_PACKETS_SCHEMA.names), strict=True
+        ):
+            half = len(seen) // 2
+            found.seen[one, other][name].append((_Seen(*seen[:half]), _Seen(*seen[half:])))
+        return found
 
     def steps(self) -> dict[str, list[TapStep]]:
         """Return the places by capture, at most 1,000 for each other capture that shows them."""
