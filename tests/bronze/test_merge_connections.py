@@ -9,7 +9,10 @@ import pytest
 
 from capture.merge.cutting import cut, evenly, plain
 from engines import without_spark
+from pcapgen import conversation as tcp
+from pcapgen.containers import pcap
 from pcapgen.record import sample_captures
+from pcapgen.scenarios import remote_read_dialogue
 from pipeline.bronze.across_captures import merge_pending, merge_remainders
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
@@ -72,6 +75,25 @@ def test_four_tuples_merged_one_by_one_give_what_they_give_together(remainders, 
         for name in BRONZE_SCHEMAS:
             rows, together = (changes.new_rows(name).to_pylist() for changes in (parts, whole))
             assert in_any_order(rows) == in_any_order(together)
+
+
+def test_a_port_that_one_four_tuple_shows_to_be_rpc_is_so_for_those_that_are_merged_apart(merge, monkeypatch):
+    """Of the second client no packet begins with a PDU."""
+    script, joined = remote_read_dialogue(size=9000, cuts=(4000, 4000)).script, tcp.Script()
+    for side in (0, 1):
+        joined.send(side, script.stream(side))
+    first, second = (tcp.segments(each, mss=536, opened=False, closed=False) for each in (script, joined))
+    records = tcp.records(tcp.Flow(client_port=50_000, server_port=49_999), first)
+    records += tcp.records(tcp.Flow(client_port=50_001, server_port=49_999), [each for each in second if each.offset])
+    capture = pcap(sorted(records, key=lambda record: record.time_ns)).data
+    remainders = pa.concat_tables(read_capture(piece)["pending"] for piece in cut(capture, [len(records) // 3]))
+    whole = merge(remainders)
+    assert whole.new_rows("quarantine").num_rows
+    monkeypatch.setattr(merge_remainders, "FLOWS_PER_BATCH", 1)
+    parts = merge(remainders)
+    for name in BRONZE_SCHEMAS:
+        rows, together = (changes.new_rows(name).to_pylist() for changes in (parts, whole))
+        assert in_any_order(rows) == in_any_order(together), name
 
 
 def in_any_order(found):

@@ -9,7 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import distinct_texts
-from pipeline.bronze.across_captures.four_tuples import FOUR_TUPLE_COLUMNS, FOUR_TUPLE_SQL, by_four_tuple, four_tuples
+from pipeline.bronze.across_captures.four_tuples import (
+    FOUR_TUPLE,
+    FOUR_TUPLE_COLUMNS,
+    FOUR_TUPLE_SQL,
+    by_four_tuple,
+    four_tuples,
+)
 from pipeline.bronze.across_captures.merge_changes import PICKLED, MergeChanges, packet_dates
 from pipeline.bronze.across_captures.merge_remainders import (
     IS_FRESH,
@@ -26,6 +32,7 @@ from schemas.bronze import PENDING
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.capture.merge_candidates import CANDIDATE_COLUMNS, ended_reach_ns
+from udfs.capture.remainders import KnownEnd
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from udfs.times import datetime_to_us
 
@@ -35,6 +42,20 @@ _REMAINDERS_SQL: Final = " UNION ALL ".join(
     for name, is_fresh in (("stored", "FALSE"), ("fresh", "TRUE"))
 )
 _REMOVED_SQL: Final = f"SELECT {', '.join(CANDIDATE_COLUMNS)} FROM {{removed}} WHERE {FOUR_TUPLE_SQL} IN {{flows}}"
+_ENDS: Final = " UNION ALL ".join(
+    f"SELECT {side}_address AS address, {side}_port AS port, {columns}, {FOUR_TUPLE_SQL} AS {FOUR_TUPLE} "
+    f"FROM {{{name}}} WHERE {FOUR_TUPLE_SQL} IN {{flows}}"
+    for name in ("stored", "fresh")
+    for side, columns in (
+        ("server", "kind, learned_interfaces"),
+        ("client", "CASE WHEN kind = 'rpc' THEN kind END, CASE WHEN FALSE THEN learned_interfaces END"),
+    )
+)
+_KNOWN_ENDS_SQL: Final = f"""
+WITH ends AS ({_ENDS}),
+  of_several AS (SELECT address, port FROM ends GROUP BY address, port HAVING count(DISTINCT {FOUR_TUPLE}) > 1)
+SELECT DISTINCT address, port, kind, learned_interfaces AS interfaces FROM ends JOIN of_several USING (address, port)
+WHERE kind IN ('rpc', 'binary_protocol') OR size(learned_interfaces) > 0"""
 
 
 def merge_pending(
@@ -55,8 +76,9 @@ def merge_pending(
             REMAINDERS: BoundQuery(_REMAINDERS_SQL, inputs),
             REMOVED: BoundQuery(_REMOVED_SQL, {"removed": removed, "flows": flows}),
         }
+        ends = [KnownEnd(**row) for row in lake.query(_KNOWN_ENDS_SQL, **inputs).to_pylist()]
         by_bucket = {name: by_four_tuple(query) for name, query in queries.items()}
-        found = stage_groups(lake, folder, by_bucket, RemainderMerge(limits, steps).stage, MERGE_SUMMARY)
+        found = stage_groups(lake, folder, by_bucket, RemainderMerge(limits, steps, ends).stage, MERGE_SUMMARY)
         for pickled in found[PICKLED].to_pylist():
             changes.add(pickle.loads(pickled))  # noqa: S301 - a task of this run made it
     if removed.num_rows:  # calls that these captures saw too were taken out, also where merging gives the same again

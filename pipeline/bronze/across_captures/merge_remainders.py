@@ -42,6 +42,7 @@ from udfs.capture.clock_steps import ClockSteps
 from udfs.capture.connection_merge import MergeResult, merge_connections
 from udfs.capture.merge_candidates import CANDIDATE_COLUMNS, merge_candidates
 from udfs.capture.open_connections import four_tuple_key
+from udfs.capture.remainders import KnownEnd
 from udfs.errors import describe_failure
 from udfs.rows import RowDict
 from udfs.tcp.time_limits import TimeLimits
@@ -61,10 +62,14 @@ _SEEN_TWICE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RemainderMerge:
-    """The function of a group of four-tuples. ``steps``: where the clocks of captures were set back."""
+    """The function of a group of four-tuples.
+
+    ``steps``: where the clocks of captures were set back; ``ends``: what remainders of all groups show of them.
+    """
 
     limits: TimeLimits
     steps: ClockSteps
+    ends: Sequence[KnownEnd] = ()
 
     def stage(self, parts: QueryAnswers, staging: StagingWriter) -> pa.Table:
         """Merge the remainders of each four-tuple; stage the merged rows, and return ``MergeChanges``, pickled."""
@@ -98,7 +103,8 @@ class RemainderMerge:
         ]
 
     def _merge(self, groups: Sequence[_Remainders]) -> MergeResult:
-        return merge_connections([row for group in groups for row, _ in group], self.limits, self.steps)
+        rows = [row for group in groups for row, _ in group]
+        return merge_connections(rows, self.limits, self.steps, self.ends)
 
     def _merged_groups(
         self, batch: Sequence[_Remainders], changes: MergeChanges
