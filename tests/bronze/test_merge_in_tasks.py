@@ -38,18 +38,15 @@ def conversations():
     return sorted(records, key=lambda record: record.time_ns)
 
 
-def read(folder, runs, again):
-    """The bronze tables of a lake after runs over captures, the last of which reads one of them again."""
-    lake, paths = Lake(without_spark(), str(folder / "lake")), []
+def read(folder, runs, lake=None):
+    """A lake after runs over captures, and the captures."""
+    lake, paths = lake or Lake(without_spark(), str(folder / "lake")), []
     for captures in runs:
         for capture in captures:
             paths.append(folder / f"{len(paths)}.pcap")
             paths[-1].write_bytes(capture)
         run(lake, len(paths), paths)
-    before = tables(lake)
-    run(lake, "again", paths, IngestOptions(reprocess=ReprocessSelector(capture=str(paths[again]))))
-    assert differences(tables(lake), before, left_out=OF_THE_RUN) == []
-    return before
+    return lake, paths
 
 
 def run(lake, name, paths, options=None):
@@ -61,18 +58,46 @@ def tables(lake):
     return {table.name: lake.select(table, "TRUE") for table in BRONZE_TABLES}
 
 
-@pytest.mark.parametrize("seed", seeds(3, 60))
-def test_tasks_merge_as_this_process_does(tmp_path, monkeypatch, seed):
-    chance = Random(seed)
+@pytest.fixture
+def folders(tmp_path):
+    """Return two folders."""
+    found = [tmp_path / name for name in ("here", "tasks")]
+    for folder in found:
+        folder.mkdir()
+    return found
+
+
+def taps_of(chance):
+    """Captures of several taps."""
     records, data, clients = recorded(containers.pcap(conversations()).data)
-    taps = TapCaptures(records, data, chance, from_client=clients if chance.random() < 0.5 else None)
-    again = chance.randrange(len(taps.all_files))
-    for name in ("here", "tasks"):
-        (tmp_path / name).mkdir()
-    here = read(tmp_path / "here", taps.runs, again)
+    return TapCaptures(records, data, chance, from_client=clients if chance.random() < 0.5 else None)
+
+
+@pytest.mark.parametrize("seed", seeds(3, 60))
+def test_tasks_merge_as_this_process_does(folders, monkeypatch, seed):
+    """Also when a capture is read again."""
+    chance = Random(seed)
+    taps = taps_of(chance)
+    again, found = chance.randrange(len(taps.all_files)), []
+    for folder, limit in zip(folders, (lake_module.MAX_ROWS_IN_MEMORY, 1), strict=True):
+        monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", limit)
+        lake, paths = read(folder, taps.runs)
+        found.append(tables(lake))
+        run(lake, "again", paths, IngestOptions(reprocess=ReprocessSelector(capture=str(paths[again]))))
+        assert differences(tables(lake), found[-1], left_out=OF_THE_RUN) == []
+    here, in_tasks = found
     assert any(row["sightings"] for row in here["rpc_calls"].to_pylist())
     assert any(row["sightings"] for row in here["session_packets"].to_pylist())
     assert differences(here, read_captures(taps.runs), left_out=OF_THE_RUN, not_compared=OF_FILES) == []
-    monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", 1)
-    found = read(tmp_path / "tasks", taps.runs, again)
-    assert differences(found, here, left_out=OF_THE_RUN | OF_THE_FILE) == []
+    assert differences(in_tasks, here, left_out=OF_THE_RUN | OF_THE_FILE) == []
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_spark_merges_rows_that_it_alone_reads(spark, folders, monkeypatch):
+    taps = taps_of(Random(1))
+    here, _ = read(folders[0], [taps.all_files[:1], taps.all_files[1:]])
+    monkeypatch.setattr("pipeline.lake.queries.answer.MAX_HELD_ROWS", 0)
+    lake = Lake(spark, str(folders[1] / "lake"), store="spark", read_log="spark")
+    read(folders[1], [taps.all_files[:1], taps.all_files[1:]], lake)
+    assert differences(tables(lake), tables(here), left_out=OF_THE_RUN | OF_THE_FILE) == []

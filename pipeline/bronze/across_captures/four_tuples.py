@@ -12,13 +12,12 @@ from pipeline.lake.stage_groups import bucket_sql
 
 FOUR_TUPLE: Final = "four_tuple"
 """The name of a column with such texts, as ``four_tuple_key`` makes them."""
-FOUR_TUPLE_COLUMNS: Final = ("client_address", "client_port", "server_address", "server_port")
 _ONE, _TWO = (f"concat_ws('|', {side}_address, {side}_port)" for side in ("client", "server"))
 FOUR_TUPLE_SQL: Final = f"concat_ws(' ', least({_ONE}, {_TWO}), greatest({_ONE}, {_TWO}))"
 
 
 def four_tuples(rows: pa.Table) -> pa.Array:
-    """Return the four-tuple of each row with ``FOUR_TUPLE_COLUMNS``."""
+    """Return the four-tuple of each row, which has address and port of client and server."""
     one, two = (
         pc.binary_join_element_wise(rows[f"{side}_address"], rows[f"{side}_port"].cast(pa.string()), "|")
         for side in ("client", "server")

@@ -124,8 +124,11 @@ class MergeChanges:
         for each in fields(self):
             if each.name not in _SAME_FOR_ALL:
                 known, more = getattr(self, each.name), getattr(other, each.name)
-                is_table = isinstance(known, pa.Table)
-                setattr(self, each.name, pa.concat_tables([known, more]) if is_table else known | more)
+                if isinstance(known, pa.Table):
+                    known = pa.concat_tables([known, more])
+                else:
+                    known |= more
+                setattr(self, each.name, known)
 
     def captures_to_reread(self) -> dict[str, set[str]]:
         """Return captures that hold more of MSMQ connections than was kept, with the endpoints of these connections."""

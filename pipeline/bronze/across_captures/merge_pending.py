@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from pipeline.arrow_rows import distinct_texts
 from pipeline.bronze.across_captures.four_tuples import (
     FOUR_TUPLE,
-    FOUR_TUPLE_COLUMNS,
     FOUR_TUPLE_SQL,
     by_four_tuple,
     four_tuples,
@@ -68,8 +67,8 @@ def merge_pending(
     ``removed`` are those of captures that were removed: their four-tuples are merged even if only one remainder is
     left. ``steps``: where the clocks of captures were set back. The merged rows are staged in a new ``folder``.
     """
-    changes = MergeChanges(folder, limits, steps)
     flows = _four_tuples_to_merge(fresh, stored, removed)
+    changes = MergeChanges(folder if len(flows) else None, limits, steps)
     if len(flows):
         inputs = {"fresh": fresh, "stored": stored, "flows": flows}
         queries = {
@@ -108,7 +107,7 @@ def read_stored_pending(lake: Lake, fresh: pa.Table, limits: TimeLimits = DEFAUL
     schema = BRONZE_SCHEMAS["pending"]
     if not lake.exists(PENDING) or not fresh.num_rows:
         return schema.empty_table()
-    flows, columns = distinct_texts(four_tuples(fresh.select(FOUR_TUPLE_COLUMNS))), schema.names
+    flows, columns = distinct_texts(four_tuples(fresh)), schema.names
     times = pc.min(fresh["first_packet_at"]).as_py(), pc.max(fresh["last_packet_at"]).as_py()
     may_match = "true"
     if None not in times and not fresh["first_packet_at"].null_count:

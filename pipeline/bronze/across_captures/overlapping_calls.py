@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pipeline.bronze.across_captures.four_tuples import FOUR_TUPLE, by_four_tuple
@@ -53,9 +54,9 @@ def stage_overlapping_calls(lake: Lake, changes: MergeChanges) -> None:
     """
     if changes.folder is None:
         return
-    names = {"names": changes.overlapping_connections}
+    stored = {"rows": RowsOfDates(RPC_CALLS, changes.dates), "names": changes.overlapping_connections}
     queries = {
-        _STORED: by_four_tuple(BoundQuery(_CALLS_SQL, {"rows": RowsOfDates(RPC_CALLS, changes.dates), **names})),
+        _STORED: by_four_tuple(BoundQuery(_CALLS_SQL, stored)),
         CALLS_OF_TAPS: by_four_tuple(BoundQuery("SELECT * FROM {rows}", {"rows": changes.files(CALLS_OF_TAPS)})),
         CONNECTIONS_OF_TAPS: by_four_tuple(
             BoundQuery("SELECT * FROM {rows}", {"rows": changes.files(CONNECTIONS_OF_TAPS)})
@@ -65,7 +66,7 @@ def stage_overlapping_calls(lake: Lake, changes: MergeChanges) -> None:
     }
     stage = _OverlappingCalls(changes.limits, changes.steps).stage
     failures = stage_groups(lake, changes.folder, queries, stage, _FAILURES, label="overlapping")
-    changes.failures |= zip(*(failures[name].to_pylist() for name in _FAILURES.names), strict=True)
+    changes.failures |= {row["capture_id"]: row["error"] for row in failures.to_pylist()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +79,14 @@ class _OverlappingCalls:
     def stage(self, parts: QueryAnswers, staging: StagingWriter) -> pa.Table:
         """Stage one row for each call, the connections, and the packets in common; return the failures."""
         stored, fresh = (_rows(parts, name, RPC_CALLS.name) for name in (_STORED, CALLS_OF_TAPS))
-        keys = (parts[_REBUILT][name].to_pylist() for name in ("capture_id", "call_key"))
-        rebuilt = {*zip(*keys, strict=True), *((row["capture_id"], row["call_key"]) for row in fresh)}
+        rebuilt = {*_pairs(parts, _REBUILT, ("capture_id", "call_key"))}
+        rebuilt |= {(row["capture_id"], row["call_key"]) for row in fresh}
         kept = []
         for call in stored:
             row = restore_single_capture_row(call, self.steps)
             if row is not None and (call["sightings"] or (row["capture_id"], row["call_key"]) not in rebuilt):
                 kept.append(row)
-        pickled = zip(*(parts[TAPS][name].to_pylist() for name in ("connection_id", PICKLED)), strict=True)
+        pickled = _pairs(parts, TAPS, ("connection_id", PICKLED))
         taps = {name: pickle.loads(each) for name, each in pickled}  # noqa: S301 - a task of this run made it
         failures: dict[str, str] = {}
         merged = self._merge(kept, fresh, taps, failures)
@@ -97,9 +98,8 @@ class _OverlappingCalls:
         connections = _rows(parts, CONNECTIONS_OF_TAPS, CONNECTIONS.name)
         counted = [{**row, "calls": counts[row["connection_id"]]} for row in connections]
         staging.add_table(CONNECTIONS.name, pa.Table.from_pylist(counted, BRONZE_SCHEMAS[CONNECTIONS.name]))
-        return pa.table(
-            {"capture_id": pa.array(failures, pa.string()), "error": pa.array(failures.values(), pa.string())}
-        )
+        rows = [dict(zip(_FAILURES.names, each, strict=True)) for each in failures.items()]
+        return pa.Table.from_pylist(rows, to_arrow_schema(_FAILURES))
 
     def _merge(
         self, kept: list[RowDict], fresh: list[RowDict], taps: Mapping[str, ConnectionTaps], failures: dict[str, str]
@@ -119,6 +119,11 @@ class _OverlappingCalls:
                     why = f"merging the calls of connection {name}: {describe_failure(error)}"
                     failures |= dict.fromkeys((row["capture_id"] for row in unmerged), why)
             return merged
+
+
+def _pairs(parts: QueryAnswers, name: str, columns: tuple[str, str]) -> Iterator[tuple[Any, Any]]:
+    """Return the values of two columns, row by row."""
+    return zip(*(column.to_pylist() for column in parts.select(name, columns).columns), strict=True)
 
 
 def _rows(parts: QueryAnswers, name: str, table: str) -> list[RowDict]:

@@ -41,14 +41,13 @@ def stage_shared_packets(lake: Lake, changes: MergeChanges, staged: RowsOfFiles)
 
     ``staged``: rows of this run's captures.
     """
-    shared = changes.shared_sessions
-    if changes.folder is None or not shared:
+    if changes.folder is None or not changes.shared_sessions:
         return set()
-    of_shared = {"names": shared}
+    stored = {"rows": RowsOfDates(SESSION_PACKETS, changes.dates), "names": changes.shared_sessions}
     packets = {
-        _STORED: BoundQuery(_PACKETS_SQL, {"rows": RowsOfDates(SESSION_PACKETS, changes.dates), **of_shared}),
+        _STORED: BoundQuery(_PACKETS_SQL, stored),
         _STAGED: BoundQuery(_PACKETS_SQL, {"rows": staged, "names": staged_ids_of_shared(changes)}),
-        JOINT_PACKETS: BoundQuery(_PACKETS_SQL, {"rows": changes.files(JOINT_PACKETS), **of_shared}),
+        JOINT_PACKETS: BoundQuery("SELECT * FROM {rows}", {"rows": changes.files(JOINT_PACKETS)}),
         _MOVES: BoundQuery("SELECT * FROM {moves}", {"moves": changes.moves}),
     }
     known = {
@@ -79,8 +78,8 @@ class _SharedPackets:
         numbers = pa.array(range(every.num_rows), pa.int64())
         rows = every.drop_columns(["packet"]).append_column(_ROW, numbers).to_pylist()
         of_captures, of_merge = (_by_connection(some) for some in (rows[: alone.num_rows], rows[alone.num_rows :]))
-        keys = (parts[_REBUILT][name].to_pylist() for name in ("capture_id", "packet_key"))
-        rebuilt = set(zip(*keys, strict=True))
+        keys = parts.select(_REBUILT, ("capture_id", "packet_key"))
+        rebuilt = set(zip(*(column.to_pylist() for column in keys.columns), strict=True))
         merged: list[RowDict] = []
         for name, pickled in sorted(_pickled(parts[COVERAGE]).items()):
             coverage: PacketCoverage = pickle.loads(pickled)  # noqa: S301 - a task of this run made it
