@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
-from pipeline.bronze.across_captures.merge_changes import Dates, MergeChanges, packet_dates
-from pipeline.bronze.across_captures.overlapping_calls import MERGED_CALLS, stage_overlapping_calls
+from pipeline.bronze.across_captures.merge_changes import MERGED_CALLS, Dates, MergeChanges, packet_dates
+from pipeline.bronze.across_captures.overlapping_calls import stage_overlapping_calls
 from pipeline.bronze.across_captures.replaced_rows import stage_replacing_rows
 from pipeline.bronze.across_captures.shared_packets import stage_shared_packets
 from pipeline.bronze.across_captures.shared_steps import find_shared_steps
@@ -328,13 +328,11 @@ class BronzeWriter:
         self._delete_and_insert(
             RPC_CALLS, transform, merged, deleted=deleted, dates=changes.dates, merged_transform=stay
         )
-        if not changes.overlapping_connections or changes.folder is None:
-            return
-        stage_overlapping_calls(self.lake, changes)
-        of_taps = self._stamped_rows(RPC_CALLS, (staged_files(changes.folder / MERGED_CALLS), iter))
-        self.lake.delete_and_insert(
-            RPC_CALLS, "connection_id", changes.overlapping_connections, of_taps, dates=changes.dates
-        )
+        if changes.overlapping_connections:
+            stage_overlapping_calls(self.lake, changes)
+            of_taps, names = changes.files(MERGED_CALLS), changes.overlapping_connections
+            rows = self._stamped_rows(RPC_CALLS, (of_taps.files, iter))
+            self.lake.delete_and_insert(RPC_CALLS, "connection_id", names, rows, dates=changes.dates)
 
     def _write_packets(self, changes: MergeChanges) -> None:
         """Write the packets of the binary protocol."""
@@ -379,7 +377,7 @@ class BronzeWriter:
 
         Call it when all tables but the ledger are written: merging shows what captures have in common.
         """
-        found, names = find_shared_steps(self.lake, changes.folder), ("capture_id", _TAP_STEPS)
+        found, names = find_shared_steps(self.lake, changes), ("capture_id", _TAP_STEPS)
         if not found and not self.plan.replaced_captures:
             return {}
         read = {read.capture_id for read in self.plan.reads if not read.start_offset} | self.plan.replaced_captures

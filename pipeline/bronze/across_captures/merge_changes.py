@@ -2,7 +2,8 @@
 
 The merged rows are in staging files, in a folder for each table. Those that take another step before they are written
 have a folder of their own: calls, and connections, that several captures saw at the same time
-(``overlapping_calls``), packets of sessions of which several captures have the same bytes (``shared_packets``).
+(``overlapping_calls``), packets of sessions of which several captures have the same bytes (``shared_packets``). So do
+the packets that two captures have in common (``shared_steps``).
 """
 
 from __future__ import annotations
@@ -23,31 +24,35 @@ from pipeline.lake.schema_enforcement import select_fields
 from pipeline.lake.staging_files import read_staged, staged_files
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, InterfaceEndpoint
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
+from udfs.capture.clocks.tap_steps import COMMON_PACKETS_SCHEMA
 from udfs.capture.merged_remainders import (
     CONNECTION_LABELS_SCHEMA,
     PACKET_COUNTS_SCHEMA,
     PRESENTATION_CONTEXTS_SCHEMA,
 )
+from udfs.capture.taps import TAPS_SCHEMA
 from udfs.rows import RowDict
-from udfs.sessions.packet_sightings import PACKET_MOVES_SCHEMA
+from udfs.sessions.packet_sightings import COVERAGE_SCHEMA, PACKET_MOVES_SCHEMA
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 Dates = set[dt.date | None]
 CALLS_OF_TAPS: Final = "calls_of_taps"
+MERGED_CALLS: Final = "merged_calls"
 CONNECTIONS_OF_TAPS: Final = "connections_of_taps"
 TAPS: Final = "taps"
 JOINT_PACKETS: Final = "joint_packets"
 COVERAGE: Final = "coverage"
-PICKLED: Final = "pickled"
-PICKLED_SCHEMA: Final = pa.schema([(FOUR_TUPLE, pa.string()), ("connection_id", pa.string()), (PICKLED, pa.binary())])
-"""Of the kinds ``TAPS`` (``ConnectionTaps``) and ``COVERAGE`` (``PacketCoverage``)."""
+COMMON_PACKETS: Final = "common_packets"
+_OF_FOUR_TUPLE: Final = pa.field(FOUR_TUPLE, pa.string())
 _SCHEMAS: Final = {
     **BRONZE_SCHEMAS,
     CALLS_OF_TAPS: BRONZE_SCHEMAS["rpc_calls"],
+    MERGED_CALLS: BRONZE_SCHEMAS["rpc_calls"],
     CONNECTIONS_OF_TAPS: BRONZE_SCHEMAS["connections"],
     JOINT_PACKETS: BRONZE_SCHEMAS["session_packets"],
-    TAPS: PICKLED_SCHEMA,
-    COVERAGE: PICKLED_SCHEMA,
+    TAPS: TAPS_SCHEMA.append(_OF_FOUR_TUPLE),
+    COVERAGE: COVERAGE_SCHEMA.append(_OF_FOUR_TUPLE),
+    COMMON_PACKETS: COMMON_PACKETS_SCHEMA,
 }
 CHANGES_STORED: Final = "changes_stored"
 """Of labels, meanings and moves: whether stored rows of the capture and its previous connection change by them."""
@@ -55,13 +60,10 @@ LABELS_SCHEMA, MEANINGS_SCHEMA, MOVES_SCHEMA = (
     schema.append(pa.field(CHANGES_STORED, pa.bool_()))
     for schema in (CONNECTION_LABELS_SCHEMA, PRESENTATION_CONTEXTS_SCHEMA, PACKET_MOVES_SCHEMA)
 )
-REBUILT_CALLS_SCHEMA: Final = pa.schema(
-    [(FOUR_TUPLE, pa.string()), ("capture_id", pa.string()), ("call_key", pa.string())]
+REBUILT_CALLS_SCHEMA, REBUILT_PACKETS_SCHEMA = (
+    pa.schema([_OF_FOUR_TUPLE, pa.field("capture_id", pa.string()), pa.field(key, pa.string())])
+    for key in ("call_key", "packet_key")
 )
-REBUILT_PACKETS_SCHEMA: Final = pa.schema(
-    [(FOUR_TUPLE, pa.string()), ("capture_id", pa.string()), ("packet_key", pa.string())]
-)
-
 _SAME_FOR_ALL: Final = {"folder", "limits", "steps"}
 
 

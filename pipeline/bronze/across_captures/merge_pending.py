@@ -15,10 +15,11 @@ from pipeline.bronze.across_captures.four_tuples import (
     by_four_tuple,
     four_tuples,
 )
-from pipeline.bronze.across_captures.merge_changes import PICKLED, MergeChanges, packet_dates
+from pipeline.bronze.across_captures.merge_changes import MergeChanges, packet_dates
 from pipeline.bronze.across_captures.merge_remainders import (
     IS_FRESH,
     MERGE_SUMMARY,
+    PICKLED,
     REMAINDERS,
     REMOVED,
     RemainderMerge,

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from pipeline.arrow_rows import is_in
+from pipeline.bronze.across_captures.four_tuples import FOUR_TUPLE
 from pipeline.bronze.across_captures.merge_changes import (
     CALLS_OF_TAPS,
     CHANGES_STORED,
@@ -27,8 +28,6 @@ from pipeline.bronze.across_captures.merge_changes import (
     LABELS_SCHEMA,
     MEANINGS_SCHEMA,
     MOVES_SCHEMA,
-    PICKLED,
-    PICKLED_SCHEMA,
     REBUILT_CALLS_SCHEMA,
     REBUILT_PACKETS_SCHEMA,
     TAPS,
@@ -43,10 +42,12 @@ from udfs.capture.connection_merge import MergeResult, merge_connections
 from udfs.capture.merge_candidates import CANDIDATE_COLUMNS, merge_candidates
 from udfs.capture.open_connections import four_tuple_key
 from udfs.capture.remainders import KnownEnd
+from udfs.columns.tuples import tuples_to_table
 from udfs.errors import describe_failure
 from udfs.rows import RowDict
 from udfs.tcp.time_limits import TimeLimits
 
+PICKLED: Final = "pickled"
 REMAINDERS, REMOVED, IS_FRESH = "remainders", "removed", "is_fresh"
 MERGE_SUMMARY: Final = StructType().add(PICKLED, "binary")
 FLOWS_PER_BATCH: Final = 2000  # four-tuples merged at a time, at most: their remainders are in memory
@@ -160,11 +161,11 @@ class _Changes:
             staging.add(table, rows)
         staging.add_table("pending", pa.Table.from_pylist(self._updated, BRONZE_SCHEMAS["pending"]))
         four_tuples = {label["connection_id"]: four_tuple_key(label) for label in self._labels.values()}
-        for kind, objects in ((TAPS, found.taps), (COVERAGE, found.shared_sessions)):
-            rows = [(four_tuples[name], name, pickle.dumps(each)) for name, each in objects.items()]
-            columns = zip(*rows, strict=True) if rows else ([], [], [])
-            arrays = [pa.array(list(each), kind.type) for each, kind in zip(columns, PICKLED_SCHEMA, strict=True)]
-            staging.add_table(kind, pa.Table.from_arrays(arrays, schema=PICKLED_SCHEMA))
+        for kind, several in ((TAPS, found.taps), (COVERAGE, found.shared_sessions)):
+            for name, each in several.items():
+                rows = each.table(name)
+                four_tuple = pa.repeat(pa.scalar(four_tuples[name], pa.string()), rows.num_rows)
+                staging.add_table(kind, rows.append_column(FOUR_TUPLE, four_tuple))
 
     def changes(self) -> MergeChanges:
         """Return what else changes."""
@@ -220,8 +221,7 @@ def _by_name(rows: pa.RecordBatch) -> dict[_Name, RowDict]:
 def _rebuilt(rows: Sequence[RowDict], column: str, schema: pa.Schema) -> pa.Table:
     """Return four-tuple, capture and key of what was made of remainders."""
     found = dict.fromkeys((four_tuple_key(row), row["capture_id"], key) for row in rows for key in row[column])
-    columns = zip(*found, strict=True) if found else ([], [], [])
-    return pa.Table.from_arrays([pa.array(list(each), pa.string()) for each in columns], schema=schema)
+    return tuples_to_table(found, schema)
 
 
 def _with_flag(rows: Collection[RowDict], schema: pa.Schema, flagged: Collection[_Name]) -> pa.Table:

@@ -6,11 +6,10 @@ many.
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -19,12 +18,12 @@ from pyspark.sql.types import StructType
 from pipeline.bronze.across_captures.four_tuples import FOUR_TUPLE, by_four_tuple
 from pipeline.bronze.across_captures.merge_changes import (
     CALLS_OF_TAPS,
+    COMMON_PACKETS,
     CONNECTIONS_OF_TAPS,
-    PICKLED,
+    MERGED_CALLS,
     TAPS,
     MergeChanges,
 )
-from pipeline.bronze.across_captures.shared_steps import COMMON_PACKETS
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, QueryAnswers, RowsOfDates
 from pipeline.lake.stage_groups import stage_groups
@@ -35,13 +34,12 @@ from udfs.capture.capture_reader import BRONZE_SCHEMAS
 from udfs.capture.clock_steps import ClockSteps
 from udfs.capture.clocks.tap_steps import CommonPackets
 from udfs.capture.taps import ConnectionTaps
+from udfs.columns.tuples import iter_tuples
 from udfs.errors import describe_failure
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import RPC_CALLS_SCHEMA
 from udfs.tcp.time_limits import TimeLimits
 
-MERGED_CALLS: Final = "merged_calls"
-"""The kind of the staged rows."""
 _STORED, _REBUILT = "stored", "rebuilt"
 _FAILURES: Final = StructType().add("capture_id", "string").add("error", "string")
 _CALLS_SQL: Final = f"SELECT {', '.join(RPC_CALLS_SCHEMA.names)} FROM {{rows}} WHERE connection_id IN {{names}}"
@@ -79,15 +77,14 @@ class _OverlappingCalls:
     def stage(self, parts: QueryAnswers, staging: StagingWriter) -> pa.Table:
         """Stage one row for each call, the connections, and the packets in common; return the failures."""
         stored, fresh = (_rows(parts, name, RPC_CALLS.name) for name in (_STORED, CALLS_OF_TAPS))
-        rebuilt = {*_pairs(parts, _REBUILT, ("capture_id", "call_key"))}
+        rebuilt = {*iter_tuples(parts[_REBUILT], ("capture_id", "call_key"))}
         rebuilt |= {(row["capture_id"], row["call_key"]) for row in fresh}
         kept = []
         for call in stored:
             row = restore_single_capture_row(call, self.steps)
             if row is not None and (call["sightings"] or (row["capture_id"], row["call_key"]) not in rebuilt):
                 kept.append(row)
-        pickled = _pairs(parts, TAPS, ("connection_id", PICKLED))
-        taps = {name: pickle.loads(each) for name, each in pickled}  # noqa: S301 - a task of this run made it
+        taps = ConnectionTaps.from_table(parts[TAPS])
         failures: dict[str, str] = {}
         merged = self._merge(kept, fresh, taps, failures)
         common = CommonPackets(self.steps)
@@ -119,11 +116,6 @@ class _OverlappingCalls:
                     why = f"merging the calls of connection {name}: {describe_failure(error)}"
                     failures |= dict.fromkeys((row["capture_id"] for row in unmerged), why)
             return merged
-
-
-def _pairs(parts: QueryAnswers, name: str, columns: tuple[str, str]) -> Iterator[tuple[Any, Any]]:
-    """Return the values of two columns, row by row."""
-    return zip(*(column.to_pylist() for column in parts.select(name, columns).columns), strict=True)
 
 
 def _rows(parts: QueryAnswers, name: str, table: str) -> list[RowDict]:

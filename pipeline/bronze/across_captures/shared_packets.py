@@ -6,7 +6,6 @@ group, in tasks where they are many.
 
 from __future__ import annotations
 
-import pickle
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
@@ -15,8 +14,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pipeline.bronze.across_captures.four_tuples import FOUR_TUPLE, by_four_tuple
-from pipeline.bronze.across_captures.merge_changes import COVERAGE, JOINT_PACKETS, PICKLED, MergeChanges
-from pipeline.bronze.across_captures.shared_steps import COMMON_PACKETS
+from pipeline.bronze.across_captures.merge_changes import COMMON_PACKETS, COVERAGE, JOINT_PACKETS, MergeChanges
 from pipeline.bronze.across_captures.staged_rows import staged_ids_of_shared
 from pipeline.bronze.across_captures.stored_rows import one_batch
 from pipeline.lake.lake import Lake
@@ -26,6 +24,7 @@ from pipeline.lake.staging_files import StagingWriter
 from schemas.sessions import SESSION_PACKETS
 from udfs.capture.clock_steps import ClockSteps
 from udfs.capture.clocks.tap_steps import CommonPackets
+from udfs.columns.tuples import iter_tuples
 from udfs.rows import RowDict
 from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA
 from udfs.sessions.packet_sightings import PACKET_MOVES_SCHEMA, PacketCoverage, merge_packet_sightings, move_packets
@@ -78,11 +77,9 @@ class _SharedPackets:
         numbers = pa.array(range(every.num_rows), pa.int64())
         rows = every.drop_columns(["packet"]).append_column(_ROW, numbers).to_pylist()
         of_captures, of_merge = (_by_connection(some) for some in (rows[: alone.num_rows], rows[alone.num_rows :]))
-        keys = parts.select(_REBUILT, ("capture_id", "packet_key"))
-        rebuilt = set(zip(*(column.to_pylist() for column in keys.columns), strict=True))
+        rebuilt = {*iter_tuples(parts[_REBUILT], ("capture_id", "packet_key"))}
         merged: list[RowDict] = []
-        for name, pickled in sorted(_pickled(parts[COVERAGE]).items()):
-            coverage: PacketCoverage = pickle.loads(pickled)  # noqa: S301 - a task of this run made it
+        for name, coverage in sorted(PacketCoverage.from_table(parts[COVERAGE]).items()):
             merged += merge_packet_sightings(of_captures[name], of_merge[name], rebuilt, coverage)
         common = CommonPackets(self.steps)
         common.add_packets(merged)
@@ -96,11 +93,6 @@ class _SharedPackets:
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return rows.select(schema.names).cast(schema)
-
-
-def _pickled(rows: pa.Table) -> dict[str, bytes]:
-    """Return what was pickled of each connection."""
-    return dict(zip(rows["connection_id"].to_pylist(), rows[PICKLED].to_pylist(), strict=True))
 
 
 def _by_connection(rows: list[RowDict]) -> dict[str, list[RowDict]]:

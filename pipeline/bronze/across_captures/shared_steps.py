@@ -9,15 +9,12 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from pipeline.bronze.across_captures.merge_changes import COMMON_PACKETS, MergeChanges
 from pipeline.lake.lake import Lake
-from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery, QueryAnswers, RowsOfFiles
-from pipeline.lake.staging_files import staged_files
+from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery, QueryAnswers
 from udfs.capture.clock_steps import TapStep
-from udfs.capture.clocks.tap_steps import COMMON_PACKETS_SCHEMA, CommonPackets
+from udfs.capture.clocks.tap_steps import CommonPackets
 
-COMMON_PACKETS: Final = "common_packets"
-"""The kind of the staged rows of packets that two captures have."""
 _PAIR: Final = ("capture_id", "other_capture_id")
 _STEPS_SCHEMA: Final = pa.schema(
     [
@@ -28,12 +25,12 @@ _STEPS_SCHEMA: Final = pa.schema(
 )
 
 
-def find_shared_steps(lake: Lake, folder: LakePath | None) -> dict[str, list[TapStep]]:
-    """Return the places by capture, as ``CommonPackets.steps`` does, of the common packets staged in a folder."""
-    files = {} if folder is None else staged_files(folder / COMMON_PACKETS)
-    if not files:
+def find_shared_steps(lake: Lake, changes: MergeChanges) -> dict[str, list[TapStep]]:
+    """Return the places by capture, as ``CommonPackets.steps`` does, when calls and packets are merged."""
+    common = changes.files(COMMON_PACKETS)
+    if not common.files:
         return {}
-    rows = BoundQuery("SELECT * FROM {rows}", {"rows": RowsOfFiles(COMMON_PACKETS_SCHEMA, files)})
+    rows = BoundQuery("SELECT * FROM {rows}", {"rows": common})
     steps = lake.map_few_groups(
         GroupedQuery({COMMON_PACKETS: rows}, _PAIR, _steps_of_pairs, from_arrow_schema(_STEPS_SCHEMA))
     )

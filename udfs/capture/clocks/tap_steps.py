@@ -21,6 +21,7 @@ import pyarrow as pa
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps, TapStep
 from udfs.capture.record_order import MAX_STEPS
 from udfs.capture.tap_clocks import LEAST_JUMP_US, NEAREST, SeenTwice, between_jumps
+from udfs.columns.tuples import iter_tuples, tuples_to_table
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import HALVES
 from udfs.times import datetime_to_us
@@ -122,17 +123,13 @@ class CommonPackets:
             for name, common in by_connection.items()
             for one, other in common
         ]
-        columns = zip(*rows, strict=True) if rows else ([] for _ in COMMON_PACKETS_SCHEMA)
-        arrays = [pa.array(list(each), kind.type) for each, kind in zip(columns, COMMON_PACKETS_SCHEMA, strict=True)]
-        return pa.Table.from_arrays(arrays, schema=COMMON_PACKETS_SCHEMA)
+        return tuples_to_table(rows, COMMON_PACKETS_SCHEMA)
 
     @staticmethod
     def from_table(rows: pa.Table) -> CommonPackets:
         """Return what ``table`` made rows of, of several such tables together."""
         found = CommonPackets()
-        for one, other, name, *seen in zip(
-            *(rows[each].to_pylist() for each in COMMON_PACKETS_SCHEMA.names), strict=True
-        ):
+        for one, other, name, *seen in iter_tuples(rows, COMMON_PACKETS_SCHEMA.names):
             half = len(seen) // 2
             found.seen[one, other][name].append((_Seen(*seen[:half]), _Seen(*seen[half:])))
         return found
