@@ -15,6 +15,7 @@ from capture.in_memory import read_captures
 from capture.merge.comparing import OF_FILES, OF_THE_FILE, OF_THE_RUN, differences
 from capture.merge.tap_captures import TapCaptures, recorded
 from capture.merge.traffic import alone, sealed
+from capture.rewritten import second_tap
 from engines import without_spark
 from example_counts import seeds
 from pcapgen import containers
@@ -26,6 +27,7 @@ from pipeline.bronze.ledger_entries import ReprocessSelector
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
 from sessions.test_lake import session
+from transfers import test_steps_between_taps as steps_between_taps
 
 
 def conversations():
@@ -90,6 +92,18 @@ def test_tasks_merge_as_this_process_does(folders, monkeypatch, seed):
     assert any(row["sightings"] for row in here["session_packets"].to_pylist())
     assert differences(here, read_captures(taps.runs), left_out=OF_THE_RUN, not_compared=OF_FILES) == []
     assert differences(in_tasks, here, left_out=OF_THE_RUN | OF_THE_FILE) == []
+
+
+def test_tasks_find_where_clocks_were_set_as_this_process_does(folders, monkeypatch):
+    """Each of two taps shows it of the third."""
+    one, other, _ = steps_between_taps.taps()
+    runs, found = [[one], [other, second_tap(one, -3000)]], []
+    for folder, limit in zip(folders, (lake_module.MAX_ROWS_IN_MEMORY, 1), strict=True):
+        monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", limit)
+        found.append(tables(read(folder, runs)[0]))
+    steps = [each for row in found[0]["capture_files"].to_pylist() for each in row["tap_steps"] or ()]
+    assert len({each["other_capture_id"] for each in steps}) == 3
+    assert differences(found[1], found[0], left_out=OF_THE_RUN | OF_THE_FILE) == []
 
 
 @pytest.mark.spark
