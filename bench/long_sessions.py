@@ -112,25 +112,29 @@ def _add(lake, packets, connection, there=()):
     return total
 
 
-def measure(packets: int = PACKETS, file_packets: int = FILE_PACKETS, repeat: int = 3) -> list[Measure]:
-    """Measure how much more a file costs behind ``packets`` than alone, without the reader; the best of ``repeat``."""
+def _lake(folder):
     from pipeline.lake.engine.sessions import LazySession  # noqa: PLC0415
     from pipeline.lake.lake import Lake  # noqa: PLC0415 (imports Spark)
 
     def no_session():
         raise RuntimeError("Spark is not needed")
 
+    return Lake(LazySession(no_session, engine="local"), folder)
+
+
+def measure(packets: int = PACKETS, file_packets: int = FILE_PACKETS, repeat: int = 3) -> list[Measure]:
+    """Measure how much more a file costs behind ``packets`` than alone, without the reader; the best of ``repeat``."""
     handshake, rows, connection = build_session(packets + file_packets * repeat)
     alone, added = [], []
     with tempfile.TemporaryDirectory() as folder:
-        lake = Lake(LazySession(no_session, engine="local"), f"{folder}/long")
+        lake = _lake(f"{folder}/long")
         before = [handshake, rows.slice(0, packets)]
         whole = _add(lake, pa.concat_tables(before), connection)
         for number in range(repeat):
             file = rows.slice(packets + number * file_packets, file_packets)
             added.append(_add(lake, file, connection, before))
             before.append(file)
-            alone.append(_add(Lake(LazySession(no_session, engine="local"), f"{folder}/{number}"), file, connection))
+            alone.append(_add(_lake(f"{folder}/{number}"), file, connection))
     return [
         Measure(f"sessions: {packets:.0e} packets at once", whole, "s"),
         Measure(f"sessions: a file of {file_packets} packets alone", min(alone), "s"),
@@ -154,18 +158,22 @@ def _cut_connections(files):
 
 def measure_merge(files: int = FILES) -> list[Measure]:
     """Measure how long the driver merges a file with ``files`` others of the same connection."""
-    from pipeline.bronze.across_captures.merge_connections import merge_pending  # noqa: PLC0415 (imports Spark)
+    from pipeline.bronze.across_captures.merge_pending import merge_pending  # noqa: PLC0415 (imports Spark)
+    from pipeline.lake.lake_path import LakePath  # noqa: PLC0415
     from udfs.capture.capture_reader import read_capture  # noqa: PLC0415
 
     found = []
-    for name, pieces in _cut_connections(files + 1).items():
-        parts = [read_capture(piece)["pending"] for piece in pieces]
-        none = parts[0].slice(0, 0)
-        stored = merge_pending(pa.concat_tables(parts[:-1]), none, none).new_rows("pending")
-        begin = time.perf_counter()
-        merge_pending(parts[-1], stored, none)
-        taken = time.perf_counter() - begin
-        found.append(Measure(f"sessions: merging a file with {files} of one {name}", taken, "s"))
+    with tempfile.TemporaryDirectory() as name_of_folder:
+        folder, lake = LakePath(name_of_folder), _lake(f"{name_of_folder}/lake")
+        for name, pieces in _cut_connections(files + 1).items():
+            parts = [read_capture(piece)["pending"] for piece in pieces]
+            none = parts[0].slice(0, 0)
+            earlier = merge_pending(lake, folder / f"{name} before", pa.concat_tables(parts[:-1]), none, none)
+            stored = earlier.new_rows("pending")
+            begin = time.perf_counter()
+            merge_pending(lake, folder / name, parts[-1], stored, none)
+            taken = time.perf_counter() - begin
+            found.append(Measure(f"sessions: merging a file with {files} of one {name}", taken, "s"))
     return found
 
 

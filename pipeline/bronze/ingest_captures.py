@@ -1,7 +1,7 @@
 """Ingest packet captures into the bronze tables: plan, read, merge with earlier captures, write.
 
 The read tasks write the rows of all tables to staging files in the run's own folder. Connections that one capture could
-not finish alone are then merged across captures (``merge_connections``), and each table is written in one commit
+not finish alone are then merged across captures (``merge_pending``), and each table is written in one commit
 (``write_tables``). The ledger (``bronze.capture_files``) is written last: the next run undoes a run that did not get
 that far (``pipeline.runs.recovery``). The caller holds the lake's lease.
 """
@@ -17,9 +17,11 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipeline.bronze.across_captures import learned_endpoints, merge_connections
+from pipeline.bronze.across_captures import learned_endpoints
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
-from pipeline.bronze.across_captures.merge_connections import MergeChanges
+from pipeline.bronze.across_captures.merge_changes import MergeChanges
+from pipeline.bronze.across_captures.merge_pending import merge_pending, read_stored_pending
+from pipeline.bronze.across_captures.stored_rows import relabel_stored_rows
 from pipeline.bronze.capture_parts import cut_into_parts, join_rows_of_parts
 from pipeline.bronze.capture_tasks import time_limits
 from pipeline.bronze.connection_openings import update_connection_attempts
@@ -219,6 +221,7 @@ class _IngestRound:
     meter: Meter
     _file_rows: dict[str, RowDict] = field(default_factory=dict)  # of the ledger, by path
     _wanted: dict[str, set[str]] = field(default_factory=dict)  # by capture: endpoints that it has to be read for
+    _merge_count: int = 0
 
     def run(self, log: LogFunction) -> CaptureIngestResult:
         """Remove and rename stored captures, read, merge, write."""
@@ -230,7 +233,7 @@ class _IngestRound:
         result.file_rows = [self._file_rows[read.file.path] for read in plan.reads]
         if changes:
             log(f"merging {len(changes.previous_connection_ids)} connections that several captures saw")
-            merge_connections.relabel_stored_rows(lake, changes)
+            relabel_stored_rows(lake, changes)
         if later := self._captures_to_reread_later():
             runs = RunMarkers.of(lake)
             runs.set_captures_to_reread({**runs.captures_to_reread(), **later})
@@ -254,7 +257,7 @@ class _IngestRound:
         for table in (CONNECTIONS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING):
             result.rows_written[str(table)] = count_staged_rows(writer.staged.files(table.name))
         result.rows_written[str(CAPTURE_FILES)] = writer.write_ledger(
-            result.file_rows, changes.count_corrections, tap_steps
+            result.file_rows, changes.count_corrections(), tap_steps
         )
         mark_failed(lake, failures)  # captures of earlier runs
         everything = bool(plan.replaced_captures or plan.renamed_captures)
@@ -278,7 +281,7 @@ class _IngestRound:
             changes = self._merge(fresh, removed)
             for capture_id, endpoints in changes.captures_to_reread().items():
                 self._want(capture_id, endpoints)
-            self._learn(chain.from_iterable(changes.count_corrections.values()), fresh)
+            self._learn(changes.packet_counts.to_pylist(), fresh)
             if not (reads := self._reads_to_repeat(log)):
                 return changes
 
@@ -315,10 +318,12 @@ class _IngestRound:
         """Merge connections: pending rows of this round, and ``removed`` ones, with those of earlier runs."""
         lake = self.writer.lake
         limits = time_limits(self.reader_options)
-        stored = merge_connections.read_stored_pending(lake, pa.concat_tables([fresh, removed]), limits)
+        stored = read_stored_pending(lake, pa.concat_tables([fresh, removed]), limits)
         RunMarkers.of(lake).add_captures(self.writer.run_id, stored["capture_id"].unique().to_pylist())
         steps = read_clock_steps(lake, self._file_rows.values())
-        return merge_connections.merge_pending(fresh, stored, removed, limits, steps)
+        folder = self.writer.folder / f"merged-{self._merge_count}"
+        self._merge_count += 1
+        return merge_pending(lake, folder, fresh, stored, removed, limits, steps)
 
     def _learn(self, rows: Iterable[RowDict], fresh: pa.Table) -> None:
         """Find which captures have to be read for endpoints that ``rows`` name, or other captures before.

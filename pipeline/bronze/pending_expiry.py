@@ -22,6 +22,8 @@ from udfs.times import datetime_to_us
 
 # A row without a time of its own is as old as its ingestion.
 _LAST_SEEN_SQL: Final = f"CASE WHEN {EVENT_DATE} IS NULL THEN {INGESTED_AT} ELSE last_packet_at END"
+EXPIRY_COLUMNS: Final = ("connection_id", "last_packet_at", EVENT_DATE)
+"""The columns that ``find_open_connections`` needs."""
 _NO_CONNECTIONS: Final = frozenset[str]()
 
 

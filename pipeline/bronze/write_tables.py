@@ -7,23 +7,34 @@ merging replaces leave in the same commit. The ledger (``bronze.capture_files``)
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in
-from pipeline.bronze.across_captures import merge_connections
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
-from pipeline.bronze.across_captures.merge_connections import MergeChanges
+from pipeline.bronze.across_captures.merge_changes import MERGED_CALLS, Dates, MergeChanges, packet_dates
+from pipeline.bronze.across_captures.overlapping_calls import stage_overlapping_calls
+from pipeline.bronze.across_captures.replaced_rows import stage_replacing_rows
+from pipeline.bronze.across_captures.shared_packets import stage_shared_packets
+from pipeline.bronze.across_captures.shared_steps import find_shared_steps
+from pipeline.bronze.across_captures.staged_rows import (
+    apply_bind_context,
+    apply_connection_ids,
+    apply_packet_moves,
+    exclude_rows,
+)
+from pipeline.bronze.across_captures.stored_rows import renumber_clocks
 from pipeline.bronze.capture_parts import add_row_before
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import IngestPlan, PlannedRead
-from pipeline.bronze.pending_expiry import PendingExpiry
+from pipeline.bronze.pending_expiry import EXPIRY_COLUMNS, PendingExpiry
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.bronze.row_observers import RemovedCalls, RowObserver
 from pipeline.bronze.staged_reads import StagedReads
@@ -32,9 +43,9 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.inputs import RowsOfDates
+from pipeline.lake.queries.inputs import RowsOfDates, RowsOfFiles
 from pipeline.lake.schema_enforcement import changed_keys
-from pipeline.lake.staging_files import Batches, BatchTransform, StagedPart, StagingWriter, plan_tasks, staged_files
+from pipeline.lake.staging_files import Batches, BatchTransform, plan_tasks, staged_files
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.sessions import PINGS, SESSION_PACKETS
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal
@@ -52,7 +63,7 @@ _CAPTURE_COLUMNS: Final = ("capture_id", "response_capture_id")
 _CAPTURES_IN_LISTS: Final = (*_CAPTURE_COLUMNS, "other_capture_id")
 _SIGHTINGS: Final = "sightings"
 _TAP_STEPS: Final = "tap_steps"
-_MERGED: Final = "merged"  # the folder of the staging files that merging gave
+_REPLACING: Final = "replacing"  # the folder of merged rows that differ from stored ones
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
@@ -114,10 +125,10 @@ class BronzeWriter:
         """Delete the rows of captures that are read again; return their rows of ``bronze.pending``."""
         lake, replaced = self.lake, sorted(self.plan.replaced_captures)
         if not replaced:
-            return merge_connections.pending_table([])
+            return BRONZE_SCHEMAS["pending"].empty_table()
         rows = lake.select(PENDING, "capture_id IN {names}", BRONZE_SCHEMAS["pending"].names, names=replaced)
         rows = rows.cast(BRONZE_SCHEMAS["pending"])
-        dates = {day for row in rows.to_pylist() for day in merge_connections.packet_dates(row)}
+        dates = {day for row in rows.to_pylist() for day in packet_dates(row)}
         connections = rows["connection_id"].unique().to_pylist()
         self._remove_sightings(dates, connections)
         self._remove_packet_sightings(dates, connections)
@@ -196,16 +207,16 @@ class BronzeWriter:
         """Write all tables but the ledger, concurrently."""
         previous = changes.previous_connection_ids
 
-        def write_connections(counts: Mapping[str, int]) -> None:
-            rows = _with_call_counts(changes.new_rows("connections"), counts)
-            self._write(CONNECTIONS, changes, "connection_id", previous, rows=rows)
+        def write_connections() -> None:
+            self._write(CONNECTIONS, changes, "connection_id", previous)
 
         def write_calls_and_connections() -> None:
-            write_connections(self._write_calls(changes))
+            self._write_calls(changes)
+            write_connections()
 
         writes: dict[Table, Callable[[], Any]] = {
             RPC_CALLS: partial(self._write_calls, changes),
-            CONNECTIONS: partial(write_connections, {}),
+            CONNECTIONS: write_connections,
             RPC_BINDS: lambda: self._write(RPC_BINDS, changes, "connection_id", previous),
             SESSION_PACKETS: partial(self._write_packets, changes),
             PINGS: self._write_pings,
@@ -218,44 +229,50 @@ class BronzeWriter:
         run_concurrently(writes)
         run_concurrently({table: partial(self.lake.create, table) for table in writes | {CONNECTIONS: None}})
 
-    def _write(
-        self, table: Table, changes: MergeChanges, column: str, replaced: Collection[str], *,
-        rows: pa.Table | None = None,
-    ) -> None:  # fmt: skip
+    def _write(self, table: Table, changes: MergeChanges, column: str, replaced: Collection[str]) -> None:
         """Write a table: the staged rows, and merged rows in place of those with a ``replaced`` value of ``column``."""
         lake = self.lake
-        rows = changes.new_rows(table.name) if rows is None else rows
         if table is QUARANTINE:
-            transform = merge_connections.apply_connection_ids(changes)
+            transform = apply_connection_ids(changes)
         elif table is SESSION_PACKETS:
-            transform = merge_connections.apply_packet_moves(changes)
+            transform = apply_packet_moves(changes)
         else:
-            transform = merge_connections.exclude_rows(column, replaced)
+            transform = exclude_rows(column, replaced)
         if table is CONNECTIONS and self.plan.replaced_captures:  # connections that are read again may be stored
+            rows = changes.new_rows(table.name)
             staged = transform(self.staged.rows(table.name).to_batches())
             rows = pa.concat_tables([pa.Table.from_batches(staged, rows.schema), rows])
             dates = changes.dates | set(rows.column("event_date").to_pylist())
             stored = lake.select_by_values(table, {*replaced, *rows.column(column).to_pylist()}, dates=dates)
             lake.replace_changed(table, self._stamp(table, rows), stored, dates=dates)
             return
-        deleted: set[str] = set()
-        if self.versions_before[str(table)] is not None:
-            deleted = set(replaced) if changes.affects_stored_rows else set()
-            if deleted:  # rows that merging left unchanged stay
-                stored = lake.select_by_values(table, deleted, column=column, dates=changes.dates)
-                fresh, deleted = changed_keys(rows, stored, table.key[0])
-                rows = rows.filter(is_in(rows, table.key[0], fresh))
-        self._delete_and_insert(table, transform, rows, deleted=deleted, dates=changes.dates)
+        merged, deleted = changes.files(table.name), set[str]()
+        if self.versions_before[str(table)] is not None and changes.affects_stored_rows and replaced:
+            gone = self._replace(table, merged, replaced, changes.dates, column=column)
+            merged, deleted = self._replacing(table), {*gone[table.key[0]].to_pylist()}
+        self._delete_and_insert(table, transform, merged, deleted=deleted, dates=changes.dates)
+
+    def _replace(
+        self, table: Table, merged: RowsOfFiles, replaced: Collection[str], dates: Dates, *,
+        column: str | None = None, columns: Sequence[str] = (),
+    ) -> pa.Table:  # fmt: skip
+        """Return the rows that merged ones replace, as ``stage_replacing_rows``; those that are equal stay."""
+        folder = self.folder / _REPLACING
+        return stage_replacing_rows(self.lake, folder, table, merged, replaced, dates, column=column, columns=columns)
+
+    def _replacing(self, table: Table) -> RowsOfFiles:
+        """Return the merged rows that ``_replace`` staged."""
+        return RowsOfFiles(BRONZE_SCHEMAS[table.name], staged_files(self.folder / _REPLACING / table.name))
 
     def _write_pending(self, changes: MergeChanges, expiry: PendingExpiry | None) -> None:
         """Write the remainders but those that have expired; stored ones that have leave."""
         replaced = changes.updated_remainders | changes.unmergeable
-        rows, transform = changes.new_rows("pending"), merge_connections.exclude_rows("pending_key", replaced)
+        merged, transform = changes.files(PENDING.name), exclude_rows("pending_key", replaced)
         deleted, dates = set(replaced) if changes.affects_stored_rows else set[str](), set(changes.dates)
         if expiry is None:
-            self._delete_and_insert(PENDING, transform, rows, deleted=deleted, dates=dates)
+            self._delete_and_insert(PENDING, transform, merged, deleted=deleted, dates=dates)
             return
-        open_connections = expiry.find_open_connections(self.lake, rows)
+        open_connections = expiry.find_open_connections(self.lake, changes.new_rows(PENDING.name, EXPIRY_COLUMNS))
         if self.versions_before[str(PENDING)] is not None:
             expired = expiry.expired_rows(self.lake, open_connections)
             deleted |= set(expired["pending_key"].to_pylist())
@@ -264,71 +281,66 @@ class BronzeWriter:
         def unexpired(batches: Batches) -> Batches:
             return map(expiry.drop_expired, transform(batches))
 
-        rows = expiry.drop_expired(rows, open_connections)
-        self._delete_and_insert(PENDING, unexpired, rows, deleted=deleted, dates=dates)
+        def unexpired_merged(batches: Batches) -> Batches:
+            return (expiry.drop_expired(batch, open_connections) for batch in batches)
+
+        self._delete_and_insert(
+            PENDING, unexpired, merged, deleted=deleted, dates=dates, merged_transform=unexpired_merged
+        )
 
     def _delete_and_insert(
-        self, table: Table, transform: BatchTransform, merged: pa.Table, *, deleted: Collection[str],
-        dates: Collection[dt.date | None],
+        self, table: Table, transform: BatchTransform, merged: RowsOfFiles, *, deleted: Collection[str],
+        dates: Collection[dt.date | None], merged_transform: BatchTransform = iter,
     ) -> None:  # fmt: skip
-        """Insert the staged rows, changed by ``transform``, and the ``merged`` ones; delete rows.
+        """Insert the staged rows and the ``merged`` ones, each as a transform changes them; delete rows.
 
         In how many commits: see ``Lake.delete_and_insert``. Staging files are read once, by the tasks that write the
         table. ``deleted`` are keys of stored rows on ``dates``.
         """
-        run_id, ingested_at, observer = self.run_id, self.clock.now, self.observers.get(table)
-        merged_folder = self.folder / _MERGED / table.name
-        staging = StagingWriter(str(merged_folder.folder), _MERGED)
-        for batch in merged.to_batches():
-            staging.add(table.name, batch)
-        staging.close()
-        tasks = plan_tasks(self.staged.files(table.name) | staged_files(merged_folder))
-        merged_path = str(merged_folder)
-
-        def staged(number: int) -> Batches:
-            for part in tasks[number]:
-                yield from part.read() if part.path.startswith(merged_path) else transform(part.read())
-
-        def rows(number: int) -> Batches:
-            stamped = (stamp_rows(table, batch, run_id, ingested_at) for batch in staged(number))
-            return stamped if observer is None else observer.record_and_pass(stamped, str(number))
-
-        fresh = PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
-        if tasks or deleted:
+        fresh = self._stamped_rows(table, (self.staged.files(table.name), transform), (merged.files, merged_transform))
+        if fresh.part_count or deleted:
             self.lake.delete_and_insert(table, table.key[0], deleted, fresh, dates=dates)
 
-    def _write_calls(self, changes: MergeChanges) -> dict[str, int]:
-        """Write the calls; return the numbers of calls of connections that captures saw at the same time."""
-        lake, calls = self.lake, changes.new_rows("rpc_calls")
-        overlapping = is_in(calls, "connection_id", changes.overlapping_connections)
-        stored = self._stored_calls(changes)
-        unchanged = changes.unchanged_call_keys | _unchanged_calls(calls, stored)
-        deleted = changes.replaced_call_keys - unchanged
-        if RPC_CALLS in self.observers:
-            dates = _silver_dates(stored.filter(is_in(stored, "call_key", deleted)))
-            self.removed_calls = RemovedCalls(frozenset(deleted), dates)
-        rows = calls.filter(pc.invert(pc.or_(overlapping, is_in(calls, "call_key", unchanged))))
-        transform = merge_connections.apply_bind_context(changes)
-        self._delete_and_insert(RPC_CALLS, transform, rows, deleted=deleted, dates=changes.dates)
-        if not changes.overlapping_connections:
-            return {}
-        merged = merge_connections.merge_overlapping_calls(lake, changes, calls.filter(overlapping))
-        self._append(RPC_CALLS, merged)
-        counts = Counter(merged.column("connection_id").to_pylist())
-        return {name: counts[name] for name in changes.overlapping_connections}
+    def _stamped_rows(self, table: Table, *sources: tuple[Mapping[LakePath, int], BatchTransform]) -> PartitionedRows:
+        """Return the rows of staging files, as a transform changes them, with the columns of the run."""
+        run_id, ingested_at, observer = self.run_id, self.clock.now, self.observers.get(table)
+        transforms = {str(file): transform for files, transform in sources for file in files}
+        tasks = plan_tasks({file: size for files, _ in sources for file, size in files.items()})
+
+        def rows(number: int) -> Batches:
+            batches = chain.from_iterable(transforms[part.path](part.read()) for part in tasks[number])
+            stamped = (stamp_rows(table, batch, run_id, ingested_at) for batch in batches)
+            return stamped if observer is None else observer.record_and_pass(stamped, str(number))
+
+        return PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
+
+    def _write_calls(self, changes: MergeChanges) -> None:
+        """Write the calls, and stage the connections that captures saw at the same time."""
+        merged, deleted = changes.files(RPC_CALLS.name), set[str]()
+        if replaced := changes.replaced_call_keys - changes.unchanged_call_keys:
+            times = "request_at", "response_at"
+            gone = self._replace(RPC_CALLS, merged, replaced, changes.dates, columns=times)
+            merged, deleted = self._replacing(RPC_CALLS), {*gone["call_key"].to_pylist()}
+            if RPC_CALLS in self.observers:
+                self.removed_calls = RemovedCalls(frozenset(deleted), _silver_dates(gone))
+        stay = exclude_rows("call_key", changes.unchanged_call_keys)
+        transform = apply_bind_context(changes)
+        self._delete_and_insert(
+            RPC_CALLS, transform, merged, deleted=deleted, dates=changes.dates, merged_transform=stay
+        )
+        if changes.overlapping_connections:
+            stage_overlapping_calls(self.lake, changes)
+            of_taps, names = changes.files(MERGED_CALLS), changes.overlapping_connections
+            rows = self._stamped_rows(RPC_CALLS, (of_taps.files, iter))
+            self.lake.delete_and_insert(RPC_CALLS, "connection_id", names, rows, dates=changes.dates)
 
     def _write_packets(self, changes: MergeChanges) -> None:
         """Write the packets of the binary protocol."""
-        rows, replaced = changes.new_rows("session_packets"), changes.replaced_packet_keys
-        if changes.shared_sessions:
-            shared = is_in(rows, "connection_id", changes.shared_sessions)
-            staged = (batch for part in self._staged_parts(SESSION_PACKETS) for batch in part.read())
-            merged, keys = merge_connections.merge_shared_packets(self.lake, changes, rows.filter(shared), staged)
-            rows = pa.concat_tables([rows.filter(pc.invert(shared)), merged])
-            replaced = replaced | keys
+        staged = RowsOfFiles(BRONZE_SCHEMAS[SESSION_PACKETS.name], self.staged.files(SESSION_PACKETS.name))
+        replaced = changes.replaced_packet_keys | stage_shared_packets(self.lake, changes, staged)
         if self.plan.replaced_captures:  # what others saw of their packets was put back
-            replaced = replaced | {*rows["packet_key"].to_pylist()}
-        self._write(SESSION_PACKETS, changes, "packet_key", replaced, rows=rows)
+            replaced |= {*changes.new_rows(SESSION_PACKETS.name, ["packet_key"])["packet_key"].to_pylist()}
+        self._write(SESSION_PACKETS, changes, "packet_key", replaced)
 
     def _write_pings(self, removed: Sequence[str] = ()) -> None:
         """Write pings: those of this round with the stored ones that they may belong to.
@@ -350,15 +362,6 @@ class BronzeWriter:
         rows = self._stamp(PINGS, found.filter(is_in(found, "ping_key", fresh)))
         lake.delete_and_insert(PINGS, "ping_key", stale, rows, dates=dates)
 
-    def _staged_parts(self, table: Table) -> list[StagedPart]:
-        return [part for task in plan_tasks(self.staged.files(table.name)) for part in task]
-
-    def _stored_calls(self, changes: MergeChanges) -> pa.Table:
-        """Return the stored rows of calls that merging built again."""
-        if not changes.replaced_call_keys:
-            return RPC_CALLS.schema().empty_table()
-        return self.lake.select_by_values(RPC_CALLS, changes.replaced_call_keys, dates=changes.dates)
-
     def _append(self, table: Table, rows: pa.Table) -> None:
         """Append rows, if there are any."""
         if rows.num_rows:
@@ -374,7 +377,7 @@ class BronzeWriter:
 
         Call it when all tables but the ledger are written: merging shows what captures have in common.
         """
-        found, names = changes.common.steps(), ("capture_id", _TAP_STEPS)
+        found, names = find_shared_steps(self.lake, changes), ("capture_id", _TAP_STEPS)
         if not found and not self.plan.replaced_captures:
             return {}
         read = {read.capture_id for read in self.plan.reads if not read.start_offset} | self.plan.replaced_captures
@@ -386,7 +389,7 @@ class BronzeWriter:
         changed = {name: row[_TAP_STEPS] for name, row in after.items() if row != rows[name]}
         if changed:
             steps = read_clock_steps(self.lake, file_rows, changed)
-            merge_connections.renumber_clocks(self.lake, changed, steps)
+            renumber_clocks(self.lake, changed, steps)
         return changed
 
     def write_ledger(
@@ -465,24 +468,9 @@ def stamp_rows(table: Table, rows: _Rows, run_id: str | None, ingested_at: dt.da
     return type(rows).from_arrays(arrays, names=list(table.names))
 
 
-def _unchanged_calls(calls: pa.Table, stored: pa.Table) -> set[str]:
-    """Return the keys of calls whose stored rows are equal: nothing has to follow them."""
-    known = calls.filter(is_in(calls, "call_key", stored["call_key"].to_pylist()))
-    fresh, _ = changed_keys(known, stored, "call_key")
-    return {*known["call_key"].to_pylist()} - {*fresh.to_pylist()}
-
-
 def _silver_dates(calls: pa.Table) -> frozenset[dt.date | None]:
     """Return the event dates that silver's rows of calls can have: those of request and response."""
     if not calls.num_rows:
         return frozenset()
     times = {time for name in ("request_at", "response_at") for time in calls[name].to_pylist()}
     return frozenset({None, *(time.date() for time in times if time is not None)})
-
-
-def _with_call_counts(connections: pa.Table, counts: Mapping[str, int]) -> pa.Table:
-    """Return rows of connections with their numbers of calls replaced where ``counts`` has one."""
-    if not counts:
-        return connections
-    rows = [{**row, "calls": counts.get(row["connection_id"], row["calls"])} for row in connections.to_pylist()]
-    return pa.Table.from_pylist(rows, connections.schema)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
-from pipeline.bronze.across_captures.merge_connections import renumber_clocks
+from pipeline.bronze.across_captures.stored_rows import renumber_clocks
 from pipeline.bronze.connection_openings import update_connection_attempts
 from pipeline.bronze.ingest_clock import is_ahead_sql
 from pipeline.bronze.input_files import FindFile, find_file

@@ -23,12 +23,14 @@ from pcapgen import conversation
 from pcapgen.containers import pcap
 from pcapgen.record import sample_captures
 from pcapgen.scenarios import remote_read_dialogue
-from pipeline.bronze.across_captures import merge_connections
+from pipeline.bronze.across_captures import merge_remainders, overlapping_calls
+from pipeline.bronze.across_captures.merge_pending import merge_pending
 from pipeline.bronze.capture_tasks import read_options, read_split, whole_file_splits
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest
 from pipeline.bronze.input_files import list_files
 from pipeline.bronze.ledger_entries import DateRange
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.staging_files import StagingWriter
 from pipeline.silver import decode, hosts
 from schemas.bronze import CAPTURE_FILES, PENDING, RPC_CALLS
@@ -151,23 +153,24 @@ def ring(tmp_path):
 
 def fail_at(monkeypatch, wrong):
     """Let merging fail whenever remainders of a capture take part."""
-    merge = merge_connections.merge_connections
+    merge = merge_remainders.merge_connections
 
     def failing(rows, *how):
         if any(row["capture_id"] == wrong for row in rows):
             raise PlantedError("a bug")
         return merge(rows, *how)
 
-    monkeypatch.setattr(merge_connections, "merge_connections", failing)
+    monkeypatch.setattr(merge_remainders, "merge_connections", failing)
 
 
-def test_an_exception_while_remainders_are_merged_leaves_out_their_capture(ring, monkeypatch):
-    none = BRONZE_SCHEMAS["pending"].empty_table()
+def test_an_exception_while_remainders_are_merged_leaves_out_their_capture(ring, tmp_path, monkeypatch):
+    none, lake = BRONZE_SCHEMAS["pending"].empty_table(), Lake(without_spark(), str(tmp_path / "lake"))
     parts = [read_capture(piece)["pending"] for piece in ring]
     wrong = parts[1]["capture_id"][0].as_py()
-    expected = merge_connections.merge_pending(pa.concat_tables([parts[0], parts[2]]), none, none)
+    others = pa.concat_tables([parts[0], parts[2]])
+    expected = merge_pending(lake, LakePath(str(tmp_path / "others")), others, none, none)
     fail_at(monkeypatch, wrong)
-    found = merge_connections.merge_pending(pa.concat_tables(parts), none, none)
+    found = merge_pending(lake, LakePath(str(tmp_path / "all")), pa.concat_tables(parts), none, none)
     assert found.failures.keys() == {wrong}
     assert "PlantedError in " in found.failures[wrong]
     keys = {row["pending_key"] for row in parts[1].to_pylist()}
@@ -220,7 +223,7 @@ def test_an_exception_while_calls_that_two_captures_saw_are_merged(tmp_path, mon
     def failing(*_, **__):
         raise PlantedError("a bug")
 
-    monkeypatch.setattr(merge_connections, "merge_sightings", failing)
+    monkeypatch.setattr(overlapping_calls, "merge_sightings", failing)
     assert run_all.main(["--lake", root, "--captures", str(folder)]) == 3
     lake = Lake(without_spark(), root)
     ledger = {row["path"].rsplit("/", 1)[1]: row for row in lake.select(CAPTURE_FILES, "TRUE").to_pylist()}

@@ -34,6 +34,7 @@ from udfs.capture.open_connections import SIDE_STRUCT
 from udfs.capture.overlapping_captures import captured_ranges, nearest_before
 from udfs.capture.remainders import (
     NO_CONNECTION,
+    KnownEnd,
     PacketIndexes,
     Remainder,
     assign_connections,
@@ -92,9 +93,13 @@ class MergeResult:
 
 
 def merge_connections(
-    pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_TIME_LIMITS, steps: ClockSteps = NO_STEPS
-) -> MergeResult:
-    """Merge the connections in remainders (rows of ``bronze.pending``); ``steps`` are those of their captures."""
+    pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_TIME_LIMITS, steps: ClockSteps = NO_STEPS,
+    elsewhere: Sequence[KnownEnd] = (),
+) -> MergeResult:  # fmt: skip
+    """Merge the connections in remainders (rows of ``bronze.pending``); ``steps`` are those of their captures.
+
+    ``elsewhere``: ends of these connections, as remainders show them that are merged without these.
+    """
     remainders = [Remainder(row) for row in sorted(pending, key=time_order)]
     packet_indexes = PacketIndexes()
     tracker, framer, assembler, builder = (
@@ -103,8 +108,8 @@ def merge_connections(
         CallAssembler(),
         CallRowBuilder(),
     )
-    tracker.known_endpoints = rpc_endpoints(pending)
-    tracker.session_endpoints = session_endpoints(pending)
+    tracker.known_endpoints = rpc_endpoints(pending, elsewhere)
+    tracker.session_endpoints = session_endpoints(pending, elsewhere)
     session_framer, packet_rows, packets = SessionFramer(), SessionPacketRows(), list[pa.RecordBatch]()
     builder.capture_ended = True  # no PDUs are to be retained
     calls: list[pa.RecordBatch] = []
@@ -137,7 +142,7 @@ def merge_connections(
             remainder.move_stream_ends()
             by_connection[remainder.connection.index].append(remainder)
     scan = CaptureScan(connections=tracker.connections, learned_endpoints=builder.learned_endpoints)
-    inferred = _infer_contexts(scan, by_connection)
+    inferred = _infer_contexts(scan, by_connection, elsewhere)
     calls += builder.resolve_unbound_rows(inferred, tracker.connections)
     calls = _drop_repeated_requests(calls, by_connection, packet_indexes)
     msmq_indexes = {c.index for c in tracker.connections if is_msmq_connection(c)} | {index for index, _ in inferred}
@@ -168,8 +173,13 @@ def merge_connections(
     )
 
 
-def _infer_contexts(scan: CaptureScan, by_connection: dict[int, list[Remainder]]) -> InferredContexts:
+def _infer_contexts(
+    scan: CaptureScan, by_connection: dict[int, list[Remainder]], elsewhere: Iterable[KnownEnd]
+) -> InferredContexts:
     """Infer the interfaces of contexts without a bind in any capture, from the call shapes of all captures."""
+    for end in elsewhere:
+        if end.interfaces:
+            scan.learned_endpoints.setdefault(end.packed, set()).update(end.interfaces)
     for index, remainders in by_connection.items():
         connection = scan.connections[index]
         association = association_of(connection)

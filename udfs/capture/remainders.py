@@ -11,7 +11,7 @@ from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -204,18 +204,35 @@ def remainder_endpoints(row: RowDict) -> tuple[PackedEndpoint, PackedEndpoint]:
     return (client, server) if client <= server else (server, client)
 
 
-def rpc_endpoints(pending: Iterable[RowDict]) -> set[tuple[bytes, int]]:
+class KnownEnd(NamedTuple):
+    """An end of connections that are merged elsewhere, as far as a remainder shows what is there.
+
+    ``kind`` as in ``bronze.pending``; ``interfaces``: names of those at the port; None where it may be a client's.
+    """
+
+    address: str
+    port: int
+    kind: str | None
+    interfaces: Sequence[str] | None = None
+
+    @property
+    def packed(self) -> tuple[bytes, int]:
+        """The packed address, and the port."""
+        return _pack_address(self.address)[1], self.port
+
+
+def rpc_endpoints(pending: Iterable[RowDict], elsewhere: Iterable[KnownEnd] = ()) -> set[tuple[bytes, int]]:
     """Return both ends of the connections that some capture shows to be RPC."""
-    return {(octets, port) for row in pending if row["kind"] == "rpc" for _, octets, port in remainder_endpoints(row)}
+    rows = (row for row in pending if row["kind"] == "rpc")
+    found = {(octets, port) for row in rows for _, octets, port in remainder_endpoints(row)}
+    return found.union(end.packed for end in elsewhere if end.kind == "rpc")
 
 
-def session_endpoints(pending: Iterable[RowDict]) -> set[tuple[bytes, int]]:
+def session_endpoints(pending: Iterable[RowDict], elsewhere: Iterable[KnownEnd] = ()) -> set[tuple[bytes, int]]:
     """Return the servers of connections that some capture shows to be of the binary protocol."""
-    return {
-        (_pack_address(row["server_address"])[1], row["server_port"])
-        for row in pending
-        if row["kind"] == "binary_protocol"
-    }
+    rows = (row for row in pending if row["kind"] == "binary_protocol")
+    found = {(_pack_address(row["server_address"])[1], row["server_port"]) for row in rows}
+    return found.union(end.packed for end in elsewhere if end.kind == "binary_protocol")
 
 
 def build_segments(block: list[RemainderGroup], packet_indexes: PacketIndexes) -> tuple[TcpSegments, Ints]:

@@ -11,7 +11,9 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, islice
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
 
 from udfs.capture.disjoint_sets import DisjointSets
 from udfs.capture.overlapping_captures import (
@@ -24,6 +26,7 @@ from udfs.capture.overlapping_captures import (
     is_payload,
 )
 from udfs.columns.absent import NO_TIME
+from udfs.columns.tuples import iter_tuples, tuples_to_table
 from udfs.dcerpc.pdu_headers import PDU_HEADER_BYTES, read_frag_length
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
@@ -105,24 +108,42 @@ class _Piece(NamedTuple):
     capture_id: str
 
 
+_NO_PIECE: Final = (None,) * (len(_Piece._fields) - 1)
+TAPS_SCHEMA: Final = pa.schema(
+    [
+        ("connection_id", pa.string()),
+        *((name, pa.int64()) for name in ("client_side", "tap", "side", "lead", "start", "end")),
+        ("data", pa.binary()),
+        *((name, pa.int64()) for name in ("time_ns", "packet_number", "file_offset")),
+        ("capture_id", pa.string()),
+    ]
+)
+"""Bytes of one side that a tap has: ``lead``, and a ``_Piece``."""
+
+
 class _TapDirection:
     """The bytes of one direction that the remainders of one tap have."""
 
-    def __init__(self, segments: Sequence[tuple[RowDict, str]]) -> None:
-        self.lead = segments[0][0]["sequence"] if segments else 0
+    def __init__(self, lead: int, pieces: Iterable[_Piece]) -> None:
+        self.lead, self.pieces = lead, sorted(pieces)
+        self._starts = [piece.start for piece in self.pieces]
+        self.times_us = {piece.time_ns // 1000 for piece in self.pieces if piece.data}
+        self._ends = list(accumulate((piece.end for piece in self.pieces), max))  # the largest end so far
+
+    @staticmethod
+    def from_segments(segments: Sequence[tuple[RowDict, str]]) -> _TapDirection:
+        """``segments``: of remainders, each with its capture."""
+        lead = segments[0][0]["sequence"] if segments else 0
         pieces = []
         for segment, capture_id in segments:
-            start = sequence_difference(segment["sequence"] - self.lead)
+            start = sequence_difference(segment["sequence"] - lead)
             place = segment["time_ns"], segment["number"], segment["file_offset"], capture_id
             pieces.append(_Piece(start, start + captured_size(segment), segment["data"] or b"", *place))
-        self._pieces = sorted(pieces)
-        self._starts = [piece.start for piece in self._pieces]
-        self.times_us = {piece.time_ns // 1000 for piece in pieces if piece.data}
-        self._ends = list(accumulate((piece.end for piece in self._pieces), max))  # the largest end so far
+        return _TapDirection(lead, pieces)
 
     def between(self, low: int, high: int) -> list[_Piece]:
         """Return the pieces that have any byte of a range, the first copies first."""
-        found = self._pieces[bisect_right(self._ends, low) : bisect_left(self._starts, high)]
+        found = self.pieces[bisect_right(self._ends, low) : bisect_left(self._starts, high)]
         return sorted(
             (piece for piece in found if piece.end > low), key=lambda piece: (piece.time_ns, piece.capture_id)
         )
@@ -140,12 +161,17 @@ class _TapDirection:
 class TapView:
     """The bytes of a connection that the remainders of one tap have."""
 
-    def __init__(self, remainders: Iterable[RowDict]) -> None:
+    def __init__(self, directions: tuple[_TapDirection, _TapDirection]) -> None:
+        self.directions = directions
+
+    @staticmethod
+    def from_remainders(remainders: Iterable[RowDict]) -> TapView:
+        """Collect the bytes of remainders."""
         segments: tuple[list[tuple[RowDict, str]], list[tuple[RowDict, str]]] = ([], [])
         for row in remainders:
             for segment in filter(is_payload, row["segments"]):
                 segments[segment["side"]].append((segment, row["capture_id"]))
-        self.directions = _TapDirection(segments[0]), _TapDirection(segments[1])
+        return TapView((_TapDirection.from_segments(segments[0]), _TapDirection.from_segments(segments[1])))
 
     def half(self, side: int, fragments: Sequence[tuple[int, int]], *, is_known: bool) -> RowDict | None:
         """Return how much there is of a request or response, where and when (in us); None for nothing of it.
@@ -200,7 +226,38 @@ class ConnectionTaps(NamedTuple):
             by_tap[tap].append(row)
         views = [rows for _, rows in sorted(by_tap.items())]
         tap_of = {row["capture_id"]: index for index, rows in enumerate(views) for row in rows}
-        return ConnectionTaps(client_side, [TapView(rows) for rows in views], tap_of)
+        return ConnectionTaps(client_side, [TapView.from_remainders(rows) for rows in views], tap_of)
+
+    def table(self, connection_id: str) -> pa.Table:
+        """Return the bytes of the taps as rows (``TAPS_SCHEMA``); each capture has one without bytes, too."""
+        known = connection_id, self.client_side
+        rows: list[tuple[Any, ...]] = [(*known, tap, None, None, *_NO_PIECE, name) for name, tap in self.tap_of.items()]
+        for tap, view in enumerate(self.views):
+            for side, direction in enumerate(view.directions):
+                rows += [(*known, tap, side, direction.lead, *piece) for piece in direction.pieces]
+        return tuples_to_table(rows, TAPS_SCHEMA)
+
+    @staticmethod
+    def from_table(rows: pa.Table) -> dict[str, ConnectionTaps]:
+        """Return what ``table`` made rows of, by connection_id."""
+        client_sides: dict[str, int] = {}
+        tap_of: dict[str, dict[str, int]] = defaultdict(dict)
+        directions: dict[tuple[str, int, int], tuple[int, list[_Piece]]] = {}
+        for name, client_side, tap, side, lead, *values in iter_tuples(rows, TAPS_SCHEMA.names):
+            piece = _Piece(*values)
+            if side is None:
+                client_sides[name], tap_of[name][piece.capture_id] = client_side, tap
+            else:
+                directions.setdefault((name, tap, side), (lead, []))[1].append(piece)
+
+        def view(name: str, tap: int) -> TapView:
+            one, two = (_TapDirection(*directions.get((name, tap, side), (0, ()))) for side in (0, 1))
+            return TapView((one, two))
+
+        return {
+            name: ConnectionTaps(client_sides[name], [view(name, tap) for tap in range(max(taps.values()) + 1)], taps)
+            for name, taps in tap_of.items()
+        }
 
     def sightings(self, row: RowDict) -> list[RowDict]:
         """Return what each tap shows of a call (structs of ``rpc_calls.sightings``), ``row`` is that of the call.

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from udfs.columns.absent import NO_TIME
+from udfs.columns.tuples import iter_tuples, tuples_to_table
 from udfs.keys import key
 from udfs.rows import RowDict
 from udfs.sessions.packet_rows import PACKET_SIGHTING_TYPE
@@ -58,6 +59,17 @@ class KeptBytes(NamedTuple):
     file_offset: int
 
 
+COVERAGE_SCHEMA: Final = pa.schema(
+    [
+        ("connection_id", pa.string()),
+        ("side", pa.string()),
+        ("capture_id", pa.string()),
+        *((name, pa.int64()) for name in KeptBytes._fields[1:]),
+    ]
+)
+"""Bytes of a side that a capture has; of kept ones with their places, too."""
+
+
 class PacketCoverage:
     """Which bytes of both sides of a connection which captures have, by stream offsets of the connection's rows.
 
@@ -71,8 +83,28 @@ class PacketCoverage:
         self._ranges = {side: _CapturedRanges(found) for side, found in ranges.items()}
         self._kept: dict[tuple[str, str], list[KeptBytes]] = defaultdict(list)
         for side, found in kept.items():
-            for piece in sorted(found, key=itemgetter(1, 2)):
+            for piece in sorted(found):
                 self._kept[side, piece.capture_id].append(piece)
+
+    def table(self, connection_id: str) -> pa.Table:
+        """Return the bytes as rows (``COVERAGE_SCHEMA``)."""
+        ranges = ((side, name, low, high) for side, found in self._ranges.items() for low, high, name in found.parts)
+        rows: list[tuple[Any, ...]] = [(connection_id, *each, None, None, None) for each in ranges]
+        rows += [(connection_id, side, *piece) for (side, _), pieces in self._kept.items() for piece in pieces]
+        return tuples_to_table(rows, COVERAGE_SCHEMA)
+
+    @staticmethod
+    def from_table(rows: pa.Table) -> dict[str, PacketCoverage]:
+        """Return what ``table`` made rows of, by connection_id."""
+        ranges: dict[str, dict[str, list[tuple[str, int, int]]]] = defaultdict(lambda: defaultdict(list))
+        kept: dict[str, dict[str, list[KeptBytes]]] = defaultdict(lambda: defaultdict(list))
+        for name, side, *piece in iter_tuples(rows, COVERAGE_SCHEMA.names):
+            capture_id, low, high, *place = piece
+            if None in place:
+                ranges[name][side].append((capture_id, low, high))
+            else:
+                kept[name][side].append(KeptBytes(*piece))
+        return {name: PacketCoverage(found, kept[name]) for name, found in ranges.items()}
 
     def captures_with(self, side: str, offset: int, size: int) -> set[str]:
         """Return the captures that have any of ``size`` bytes of a side from ``offset`` on."""
@@ -108,21 +140,21 @@ class _CapturedRanges:
                 found[-1] = found[-1][0], max(found[-1][1], high)
             else:
                 found.append((low, high))
-        self._parts = sorted((low, high, name) for name, found in own.items() for low, high in found)
-        self._reached = [*accumulate((high for _, high, _ in self._parts), max)]
+        self.parts = sorted((low, high, name) for name, found in own.items() for low, high in found)
+        self._reached = [*accumulate((high for _, high, _ in self.parts), max)]
 
     def captures_with(self, low: int, high: int) -> set[str]:
         """Return the captures that have any byte of ``[low, high)``."""
-        place, found = bisect_left(self._parts, high, key=itemgetter(0)), set()
+        place, found = bisect_left(self.parts, high, key=itemgetter(0)), set()
         while place and self._reached[place - 1] > low:
             place -= 1
-            if self._parts[place][1] > low:
-                found.add(self._parts[place][2])
+            if self.parts[place][1] > low:
+                found.add(self.parts[place][2])
         return found
 
     def overlap(self) -> bool:
         """Whether two ranges have a byte in common: they are of two captures."""
-        return any(low < reached for (low, _, _), reached in zip(self._parts[1:], self._reached, strict=False))
+        return any(low < reached for (low, _, _), reached in zip(self.parts[1:], self._reached, strict=False))
 
 
 def _carriers(pieces: list[KeptBytes], begin: int, end: int) -> list[KeptBytes]:

@@ -40,6 +40,7 @@ from pipeline.lake.queries.inputs import (
     MemoryLimits,
     QueryInput,
     RowsOfDates,
+    RowsOfFiles,
     Values,
     double_braces,
     names_all_columns,
@@ -163,6 +164,8 @@ class Answers:
             return self.rows(source) if self._versions.exists(source) else source.schema().empty_table()
         if isinstance(source, RowsOfDates):
             return self._of_dates(source.table, source.dates)
+        if isinstance(source, RowsOfFiles):
+            return DataFiles(source.schema, source.files)
         if isinstance(source, FilteredTable):
             schema = select_fields(source.table.schema(), source.column_names)
             return self._filtered(source, schema) if self._versions.exists(source.table) else schema.empty_table()

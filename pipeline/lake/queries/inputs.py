@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from pipeline.lake.date_filters import Dates
+from pipeline.lake.lake_path import LakePath
 from schemas.table import BINARY, Table, literal
 
 CHANGE_COLUMNS: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns
@@ -61,6 +62,13 @@ class RowsOfDates(NamedTuple):
     dates: Dates | None
 
 
+class RowsOfFiles(NamedTuple):
+    """An input: the rows of Parquet files, each with its bytes; columns that they do not have are null."""
+
+    schema: pa.Schema
+    files: Mapping[LakePath, int]
+
+
 class FilteredTable(NamedTuple):
     """An input: the rows of a table that meet a condition, in SQL over its columns; without its binary columns.
 
@@ -80,7 +88,7 @@ class FilteredTable(NamedTuple):
 Values: TypeAlias = Collection[str] | Collection[int] | pa.Array | str
 """What a column may be ``IN``, without null, of many as an Arrow array; or one text."""
 
-QueryInput: TypeAlias = Table | ChangesSince | RowsOfDates | FilteredTable | pa.Table | Values
+QueryInput: TypeAlias = Table | ChangesSince | RowsOfDates | RowsOfFiles | FilteredTable | pa.Table | Values
 """What a name in a question stands for: rows, or values."""
 
 

@@ -6,7 +6,9 @@ from itertools import product
 import pyarrow as pa
 import pytest
 
-from pipeline.bronze.across_captures import merge_connections
+from pipeline.bronze.across_captures.merge_changes import CHANGES_STORED, LABELS_SCHEMA, MEANINGS_SCHEMA, MergeChanges
+from pipeline.bronze.across_captures.staged_rows import apply_connection_ids
+from pipeline.bronze.across_captures.stored_rows import relabel_stored_rows
 from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
 from schemas.bronze import RPC_CALLS
@@ -123,17 +125,17 @@ def test_stray_bytes_of_this_run_take_their_connection_s_name_and_those_made_ane
         for number, (capture, connection) in enumerate(places)
     ]
     label = {"capture_id": "a", "was_connection_id": "was 1", "connection_id": "now", "ours": True, "handshake": True}
-    changes = merge_connections.MergeChanges(
-        connection_labels=[{**label, "together": False}],
+    changes = MergeChanges(
+        labels=pa.Table.from_pylist([{**label, "together": False}], LABELS_SCHEMA),
         previous_connection_ids={"was 1"},
         replaced_quarantine_keys={"2"},
     )
     batch = pa.RecordBatch.from_pylist(strays, BRONZE_SCHEMAS["quarantine"])
-    found = [row for named in merge_connections.apply_connection_ids(changes)([batch]) for row in named.to_pylist()]
+    found = [row for named in apply_connection_ids(changes)([batch]) for row in named.to_pylist()]
     assert [(row["quarantine_key"], row["connection_id"]) for row in found] == [
         ("0", "was 0"), ("1", "now"), ("3", "was 1"), ("4", None),
     ]  # fmt: skip
-    assert list(merge_connections.apply_connection_ids(merge_connections.MergeChanges())([batch])) == [batch]
+    assert list(apply_connection_ids(MergeChanges())([batch])) == [batch]
 
 
 @pytest.mark.spark
@@ -145,13 +147,14 @@ def test_the_lakes_table_learns_the_same(case, expected, spark, tmp_path, store,
     """Where the rows are few, and where they are so many that tasks update them."""
     monkeypatch.setattr("pipeline.lake.lake.MAX_ROWS_IN_MEMORY", rows_in_memory)
     calls, labels, meanings = case
-    changes = merge_connections.MergeChanges(connection_labels=labels, dates={NOON.date()})
-    for meaning in meanings:
-        changes.bind_contexts[meaning["capture_id"], meaning["was_connection_id"]].append(meaning)
-    changes.relabeled = {(label["capture_id"], label["was_connection_id"]) for label in labels}
+    tables = [
+        pa.Table.from_pylist([{**row, CHANGES_STORED: True} for row in rows], schema)
+        for rows, schema in ((labels, LABELS_SCHEMA), (meanings, MEANINGS_SCHEMA))
+    ]
+    changes = MergeChanges(labels=tables[0], meanings=tables[1], dates={NOON.date()})
     lake = Lake(spark, str(tmp_path), store=store)
     rows = arrow_to_frame(spark, pa.Table.from_pylist(calls, BRONZE_SCHEMAS["rpc_calls"]))
     lake.append(RPC_CALLS, rows.selectExpr("*", "'run' AS run_id", "current_timestamp() AS ingested_at"))
-    merge_connections.relabel_stored_rows(lake, changes)
+    relabel_stored_rows(lake, changes)
     found = lake.read(RPC_CALLS).select(*BRONZE_SCHEMAS["rpc_calls"].names).toArrow().to_pylist()
     assert sorted(found, key=lambda row: int(row["call_key"])) == expected

@@ -16,9 +16,12 @@ from itertools import chain, combinations, islice, pairwise
 from statistics import median_low
 from typing import Final, NamedTuple
 
+import pyarrow as pa
+
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps, TapStep
 from udfs.capture.record_order import MAX_STEPS
 from udfs.capture.tap_clocks import LEAST_JUMP_US, NEAREST, SeenTwice, between_jumps
+from udfs.columns.tuples import iter_tuples, tuples_to_table
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import HALVES
 from udfs.times import datetime_to_us
@@ -39,6 +42,13 @@ class _Seen(NamedTuple):
 
 _Common = Sequence[tuple[_Seen, _Seen]]
 """Packets of one connection or of all, as each of two captures has them."""
+COMMON_PACKETS_SCHEMA: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("capture_id", "other_capture_id", "connection_id")),
+        *((f"{of}{name}", pa.int64()) for of in ("", "other_") for name in _Seen._fields),
+    ]
+)
+"""Packets that a pair of captures has in common: the columns of a ``_Seen`` for each of both."""
 
 
 class _Jump(NamedTuple):
@@ -104,6 +114,25 @@ class CommonPackets:
             found[name] = min(found.get(name, seen), seen)
         for one, other in combinations(sorted(found), 2):
             self.seen[one, other][connection_id].append((found[one], found[other]))
+
+    def table(self) -> pa.Table:
+        """Return the packets as rows (``COMMON_PACKETS_SCHEMA``)."""
+        rows = [
+            (*pair, name, *one, *other)
+            for pair, by_connection in self.seen.items()
+            for name, common in by_connection.items()
+            for one, other in common
+        ]
+        return tuples_to_table(rows, COMMON_PACKETS_SCHEMA)
+
+    @staticmethod
+    def from_table(rows: pa.Table) -> CommonPackets:
+        """Return what ``table`` made rows of, of several such tables together."""
+        found = CommonPackets()
+        for one, other, name, *seen in iter_tuples(rows, COMMON_PACKETS_SCHEMA.names):
+            half = len(seen) // 2
+            found.seen[one, other][name].append((_Seen(*seen[:half]), _Seen(*seen[half:])))
+        return found
 
     def steps(self) -> dict[str, list[TapStep]]:
         """Return the places by capture, at most 1,000 for each other capture that shows them."""
