@@ -3,6 +3,6 @@
 from typing import Final
 
 CALL_RULES: Final = "e7decfb39dfae0dd"
-SESSION_RULES: Final = "5ee3116721ecb260"
+SESSION_RULES: Final = "6a659138e871321d"
 CLONE_RULES: Final = "8d4919165eab6b82"
 SEQUENCE_RULES: Final = "26fbe30a2bbc660c"
