@@ -33,6 +33,12 @@ def small(monkeypatch):
     monkeypatch.setattr(checkpoint_cuts, "MIN_PACKETS", 5)
 
 
+@pytest.fixture(params=[10**9, 25], ids=["runs", "rounds"])
+def cut(request, small, monkeypatch):
+    """A session is cut between runs, or between rounds too."""
+    monkeypatch.setattr(connection_rounds, "ROUND_PACKETS", request.param)
+
+
 def lake_at(path):
     return Lake(without_spark(), str(path))
 
@@ -211,7 +217,7 @@ def test_a_file_before_the_checkpoint_makes_all_anew(lake, tmp_path, small, read
     assert tables(lake) == anew(tmp_path / "anew", [until(talk, 200)], 200)
 
 
-def test_holes_are_in_one_order_over_a_checkpoint(lake, tmp_path, small):
+def test_holes_are_in_one_order_over_a_checkpoint(lake, tmp_path, cut):
     talk = steady(200)
     talk.rows = [row for row in talk.rows if row["sent_at"].timestamp() - START not in (30, 190)]
     for second in (20, 180):  # packets of which it is not known which message they are
@@ -225,7 +231,7 @@ def test_holes_are_in_one_order_over_a_checkpoint(lake, tmp_path, small):
     assert len(session["client_holes"]) == 4
 
 
-def test_a_packet_that_is_gone_makes_all_anew(lake, tmp_path, small):
+def test_a_packet_that_is_gone_makes_all_anew(lake, tmp_path, cut):
     talk = steady(100)
     run(lake, [until(talk, 90)], 90)
     rest = seen_so_far(talk, [row for row in talk.rows if row is not talk.rows[40]])
@@ -233,7 +239,7 @@ def test_a_packet_that_is_gone_makes_all_anew(lake, tmp_path, small):
     assert tables(lake) == anew(tmp_path / "anew", [rest], 100)
 
 
-def test_a_handshake_packet_that_comes_late_is_said_of_all(lake, tmp_path, small):
+def test_a_handshake_packet_that_comes_late_is_said_of_all(lake, tmp_path, cut):
     talk = steady(100)
     talk.say("server", "connection_parameters", parameters(ack_ms=30_000), 101)
     talk.say("client", "establish_connection", establish(), 102)
@@ -242,7 +248,7 @@ def test_a_handshake_packet_that_comes_late_is_said_of_all(lake, tmp_path, small
     assert tables(lake) == anew(tmp_path / "anew", [until(talk, 110)], 110)
 
 
-def test_a_closed_connection_keeps_to_its_findings(lake, tmp_path, small):
+def test_a_closed_connection_keeps_to_its_findings(lake, tmp_path, cut):
     """More was acknowledged than was sent: that shows when the connection has closed (T15)."""
     talk = steady(100)
     talk.say("server", "session_ack", session_ack(ack=150, r=0), 100.9)
@@ -254,7 +260,22 @@ def test_a_closed_connection_keeps_to_its_findings(lake, tmp_path, small):
     assert tables(lake) == anew(tmp_path / "anew", [until(talk, 160)], 160)
 
 
-def test_recoverable_packets_may_be_stored_long_after_they_were_sent(lake, tmp_path, small):
+def test_more_is_acknowledged_than_comes_in_later_rounds(lake, tmp_path, cut, rounds):
+    """What is sent in all is known in the first round (T15)."""
+    talk = steady(100)
+    talk.say("server", "session_ack", session_ack(ack=150, r=0), 20.9)
+    talk.rows.sort(key=lambda row: row["sent_at"])
+    offset = 0
+    for row in talk.rows:
+        if row["sent_by"] == "server":
+            row["stream_offset"], offset = offset, offset + row["length_bytes"]
+    talk.closed = (150, "fin")
+    run(lake, [talk], 160)
+    assert any(row["rule_id"] == "T15" for row in rows(lake, FINDINGS))
+    assert tables(lake) == anew(tmp_path / "anew", [talk], 160)
+
+
+def test_recoverable_packets_may_be_stored_long_after_they_were_sent(lake, tmp_path, cut):
     talk = Conversation().handshake()
     for number in range(1, 61):
         talk.say("client", "user_message", message(number, recoverable=True), number)
@@ -270,7 +291,7 @@ def test_recoverable_packets_may_be_stored_long_after_they_were_sent(lake, tmp_p
     assert tables(lake) == anew(tmp_path / "anew", [until(talk, 101)], 101)
 
 
-def test_a_window_stays_full_over_a_checkpoint(lake, tmp_path, small):
+def test_a_window_stays_full_over_a_checkpoint(lake, tmp_path, cut):
     talk = Conversation().handshake()
     for number in range(1, 61):
         talk.say("client", "user_message", message(number), number)
@@ -285,7 +306,7 @@ def test_a_window_stays_full_over_a_checkpoint(lake, tmp_path, small):
     assert tables(lake) == expected
 
 
-def test_counted_packets_before_a_checkpoint_keep_a_session_from_being_idle(lake, tmp_path, small):
+def test_counted_packets_before_a_checkpoint_keep_a_session_from_being_idle(lake, tmp_path, cut):
     talk = steady(40)
     for at in range(50, 120, 5):
         talk.say("server", "session_ack", session_ack(ack=40), at)
