@@ -17,7 +17,7 @@ from schemas.messages import MESSAGES
 from schemas.sessions import FINDING_CHECKPOINTS, ORDER_ACKS, SENDINGS, SESSION_CHECKPOINTS, SESSIONS
 from transfers.conversations import Conversation, acknowledgement, establish, message, parameters, session_ack
 from transfers.long_sessions import SEQUENCE, long_session, parts, seen_so_far
-from transfers.test_update import load, rows, update
+from transfers.test_update import load, load_decoded, rows, update
 
 TABLES = (SESSIONS, ORDER_ACKS, SENDINGS, MESSAGES, FINDINGS)
 CHECKPOINTS = (SESSION_CHECKPOINTS, FINDING_CHECKPOINTS)
@@ -143,6 +143,19 @@ def _first_rounds(rounds):
     """Where the rounds of silver and of the findings begin, and where they end."""
     begins = [place for place, (label, _) in enumerate(rounds) if label == "0-"]
     return begins, [*begins[1:], len(rounds)]
+
+
+def test_messages_that_were_decoded_while_they_were_written_get_their_numbers_in_rounds(
+    lake, tmp_path, small, rounds, monkeypatch
+):
+    monkeypatch.setattr(connection_rounds, "ROUND_PACKETS", 40)
+    talk = steady(100)
+    expected = anew(tmp_path / "anew", [talk], 100)
+    decoded = load_decoded(lake, [talk], 100)
+    monkeypatch.setattr(sessions_update, "decode_packets", lambda *_, **_of: pytest.fail("they are decoded"))
+    update(lake, decoded=decoded)
+    assert sum(made for _, made in rounds) > 3
+    assert rows(lake, MESSAGES) == expected[str(MESSAGES)]
 
 
 def test_rounds_of_a_session_that_cannot_be_cut_read_twice_as_much_each_time(lake, small, read, monkeypatch):
