@@ -7,7 +7,7 @@ Findings on packets up to ``settled_until`` are final while a checkpoint holds. 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -30,24 +30,39 @@ def is_evaluated_again(checkpoint: Checkpoint | None, rule_id: str, sent_at: int
     return sent_at > (checkpoint.counted_until if rule_id == LOOKING_AHEAD else checkpoint.settled_until)
 
 
-def evaluated_again(findings: pa.Table, checkpoints: Mapping[str, Checkpoint]) -> pa.Table:
-    """Return the rows of gold.findings that are evaluated again."""
-    columns = findings["connection_id"].to_pylist(), findings["rule_id"].to_pylist()
-    times = times_to_us(findings["observed_at"]).to_pylist()
-    chosen = [
-        at is None or is_evaluated_again(checkpoints.get(name), rule, at)
-        for name, rule, at in zip(*columns, times, strict=True)
-    ]
-    return findings.filter(pa.array(chosen, pa.bool_()))
+@dataclass(frozen=True, slots=True)
+class EvaluatedSpan:
+    """Which findings a round evaluates: behind checkpoints; of connections with later packets, up to new ones.
+
+    ``checkpoints`` and ``made``, which are the new ones: by connection_id; ``later``: connections with later packets.
+    """
+
+    checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
+    made: Mapping[str, Checkpoint] = field(default_factory=dict)
+    later: Collection[str] = ()
+
+    def has(self, connection_id: str, rule_id: str, sent_at: int | None) -> bool:
+        """Whether findings of a rule on a packet are evaluated; all that have no time are with the last packets."""
+        if connection_id in self.later:
+            made = self.made.get(connection_id)
+            if made is None or sent_at is None or is_evaluated_again(made, rule_id, sent_at):
+                return False
+        return sent_at is None or is_evaluated_again(self.checkpoints.get(connection_id), rule_id, sent_at)
+
+    def of(self, findings: pa.Table) -> pa.Table:
+        """Return the rows of gold.findings that are evaluated."""
+        columns = findings["connection_id"].to_pylist(), findings["rule_id"].to_pylist()
+        times = times_to_us(findings["observed_at"]).to_pylist()
+        return findings.filter(pa.array([*map(self.has, *columns, times)], pa.bool_()))
 
 
-def outdated(sessions: Iterable[SessionFacts], packets: Mapping[str, int]) -> set[str]:
-    """Return the connections whose checkpoints do not hold; ``packets``: how many each connection has in all."""
-    return {
-        session.connection["connection_id"]
-        for session in sessions
-        if session.facts.found.checkpoint(session.place) is not None and not _holds(session, packets)
-    }
+def outdated(sessions: Iterable[SessionFacts], stored: Collection[str], packets: Mapping[str, int]) -> set[str]:
+    """Return the connections whose checkpoints do not hold; ``packets``: how many each connection has in all.
+
+    ``stored``: those with a checkpoint of the table; those that this run made hold.
+    """
+    of = {session.connection["connection_id"]: session for session in sessions}
+    return {name for name in stored if name in of and not _holds(of[name], packets)}
 
 
 def _holds(session: SessionFacts, packets: Mapping[str, int]) -> bool:
@@ -75,7 +90,8 @@ def _evaluated_with(session: SessionFacts, until: int) -> FindingFacts:
 def new_checkpoints(sessions: Collection[SessionFacts]) -> list[Checkpoint]:
     """Return the checkpoints that sessions have from now on.
 
-    A connection that has closed has none: T15 is evaluated of all its packets.
+    A connection that has closed has none, but for the rounds of this run: T15 is evaluated of all its packets, and of
+    those that are not read yet it is known how many they are.
     """
     if not sessions:
         return []
@@ -85,5 +101,5 @@ def new_checkpoints(sessions: Collection[SessionFacts]) -> list[Checkpoint]:
     return [
         replace(each, finding_facts=_evaluated_with(of[each.connection_id], each.settled_until))
         for each in latest_checkpoints(found, holes, EARLIEST_RESEND_US)
-        if of[each.connection_id].connection["closed_at"] is None
+        if of[each.connection_id].connection["closed_at"] is None or each.connection_id in found.later
     ]

@@ -20,7 +20,7 @@ from pipeline.findings.columns.captured_rows import plain_columns
 from pipeline.findings.rules import session_packets
 from pipeline.findings.rules.registry import ALL_RULES, PACKET_CHECKS, SESSION_CHECKS, RuleCheck
 from pipeline.findings.rules.session_facts import PacketFacts, PacketViolation, SessionFacts, whole_sides
-from pipeline.findings.session_checkpoints import is_evaluated_again
+from pipeline.findings.session_checkpoints import EvaluatedSpan
 from pipeline.transfers.connection_packets import (
     CONNECTION_PARAMETERS,
     ESTABLISH_CONNECTION,
@@ -148,11 +148,10 @@ def read_facts(
     return facts, out
 
 
-def evaluate_sessions(facts: PacketFacts, sessions: Iterable[SessionFacts], run_id: str) -> pa.Table:
-    """Evaluate the rules on packets and sessions; return the findings as rows of gold.findings.
-
-    Of sessions with a checkpoint: those that ``is_evaluated_again`` names.
-    """
+def evaluate_sessions(
+    facts: PacketFacts, sessions: Iterable[SessionFacts], evaluated: EvaluatedSpan, run_id: str
+) -> pa.Table:
+    """Evaluate the rules on packets and sessions; return rows of gold.findings, those that are ``evaluated``."""
     violations = [(check, each) for check in PACKET_CHECKS for each in check.check(facts)]
     for session in sessions:
         violations += [(check, each) for check in SESSION_CHECKS for each in check.check(session)]
@@ -160,9 +159,7 @@ def evaluate_sessions(facts: PacketFacts, sessions: Iterable[SessionFacts], run_
     now = [
         (check, each)
         for check, each in violations
-        if is_evaluated_again(
-            found.checkpoint(side[each.row] // 2), check.rule_id, int(found.packets.sent_at[each.row])
-        )
+        if evaluated.has(found.connection_ids[side[each.row] // 2], check.rule_id, int(found.packets.sent_at[each.row]))
     ]
     return rows_to_table([*session_finding_rows(found, now, run_id)], _FINDINGS_SCHEMA)
 

@@ -1,4 +1,4 @@
-"""Findings on sessions, evaluated connection by connection, in tasks where they are many.
+"""Findings on sessions, evaluated connection by connection, in tasks where they are many, of long ones in rounds.
 
 Staged are the changes of gold.findings of the scope ``session``, and of gold.finding_checkpoints.
 """
@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.findings.rules.session_facts import PacketFacts, SessionFacts
-from pipeline.findings.session_checkpoints import evaluated_again, new_checkpoints, outdated
+from pipeline.findings.session_checkpoints import EvaluatedSpan, new_checkpoints, outdated
 from pipeline.findings.session_findings import (
     EVALUATED_MESSAGES_SQL,
     FINDING_CONNECTION_COLUMNS,
@@ -28,14 +28,16 @@ from pipeline.lake.schema_enforcement import cast_to
 from pipeline.lake.stage_groups import StageFunction
 from pipeline.lake.staged_changes import stage_changes
 from pipeline.lake.staging_files import StagingWriter
+from pipeline.transfers.checkpoint_cuts import checkpoints_of_round
 from pipeline.transfers.checkpoints import Checkpoint, checkpoint_rows
 from pipeline.transfers.connection_parts import (
     ConnectionParts,
+    ConnectionsToRead,
     connection_queries,
     rows_of_connections,
     without_connections,
 )
-from pipeline.transfers.stage_connections import SessionContext, left_out, stage_connections
+from pipeline.transfers.stage_connections import SessionContext, stage_connections, stage_summary
 from schemas.bronze import QUARANTINE
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
@@ -58,41 +60,51 @@ class FindingStaging:
 
         ``names``: of their connections, and of those that have findings and no session any more.
         """
-        stage_connections(lake, self.folder, names, checkpoints, self._plan)
+        read, steps = ConnectionsToRead(names, checkpoints), self.context.steps
+        stage_connections(lake, self.folder, read, FINDING_CHECKPOINTS, steps, self._plan)
 
-    def _plan(
-        self, names: pa.Array, checkpoints: Mapping[str, Checkpoint]
-    ) -> tuple[dict[str, BoundQuery], StageFunction]:
-        return self._queries(names, checkpoints), self._stage_group
+    def _plan(self, read: ConnectionsToRead) -> tuple[dict[str, BoundQuery], StageFunction]:
+        return self._queries(read), _FindingsOfGroup(self.context, read.of_this_run).stage
 
-    def _queries(self, names: pa.Array, checkpoints: Mapping[str, Checkpoint]) -> dict[str, BoundQuery]:
-        return connection_queries(names, checkpoints, FINDING_CHECKPOINTS, FINDING_CONNECTION_COLUMNS) | {
-            "sessions": rows_of_connections(SESSIONS, names),
-            "messages": rows_of_connections(
-                MESSAGES, names, checkpoints, "seen_at", EVALUATED_MESSAGES_SQL, _MESSAGE_COLUMNS
-            ),
-            "stray": rows_of_connections(QUARANTINE, names, where="reason = 'not_a_packet'", columns=_STRAY_COLUMNS),
-            "findings": rows_of_connections(FINDINGS, names, where=f"scope = '{SESSION_SCOPE}'"),
+    def _queries(self, read: ConnectionsToRead) -> dict[str, BoundQuery]:
+        stray = "reason = 'not_a_packet'"
+        return connection_queries(read, FINDING_CHECKPOINTS, FINDING_CONNECTION_COLUMNS) | {
+            "sessions": rows_of_connections(SESSIONS, read.whole),
+            "messages": rows_of_connections(MESSAGES, read, "seen_at", EVALUATED_MESSAGES_SQL, _MESSAGE_COLUMNS),
+            "stray": rows_of_connections(QUARANTINE, read.whole, where=stray, columns=_STRAY_COLUMNS),
+            "findings": rows_of_connections(FINDINGS, read.whole, where=f"scope = '{SESSION_SCOPE}'"),
         }
 
-    def _stage_group(self, parts: QueryAnswers, staging: StagingWriter) -> pa.Table:
-        """Stage the findings on a group of sessions; return the sessions that are left out."""
+
+@dataclass(frozen=True, slots=True)
+class _FindingsOfGroup:
+    """The function of a group of sessions; ``read``: of what was made in this run, and of what is read later."""
+
+    context: SessionContext
+    read: ConnectionsToRead
+
+    def stage(self, parts: QueryAnswers, staging: StagingWriter) -> pa.Table:
+        """Stage the findings on a group of sessions; return which are left out, and new checkpoints."""
         given = {name: parts[name] for name in parts}
         known, facts, sessions = self._read(given)
-        gone = outdated(sessions, known.packet_counts)
+        gone = outdated(sessions, known.checkpoints, known.packet_counts)
         if gone:
             given = {name: without_connections(rows, gone) for name, rows in given.items()}
             known, facts, sessions = self._read(given)
-        checkpoints = checkpoint_rows(FINDING_CHECKPOINTS, new_checkpoints(sessions), self.context.run_id)
-        stage_changes(staging, FINDING_CHECKPOINTS, checkpoints, known.stored)
-        current = evaluated_again(cast_to(FINDINGS, given["findings"]), known.checkpoints)
-        stage_changes(staging, FINDINGS, evaluate_sessions(facts, sessions, self.context.run_id), current)
-        return left_out(gone)
+        found, run_id, checkpoints = known.found, self.context.run_id, new_checkpoints(sessions)
+        made = checkpoints_of_round(found, checkpoints)
+        rows = checkpoint_rows(FINDING_CHECKPOINTS, checkpoints, run_id)
+        ended = [without_connections(each, found.later) for each in (rows, known.stored)]
+        stage_changes(staging, FINDING_CHECKPOINTS, *ended)
+        evaluated = EvaluatedSpan(found.checkpoints, made, found.later)
+        current = evaluated.of(cast_to(FINDINGS, given["findings"]))
+        stage_changes(staging, FINDINGS, evaluate_sessions(facts, sessions, evaluated, run_id), current)
+        return stage_summary(FINDING_CHECKPOINTS, gone, made.values(), run_id)
 
     def _read(self, given: Mapping[str, pa.Table]) -> tuple[ConnectionParts, PacketFacts, list[SessionFacts]]:
         """Return what the rules look at."""
         ends, steps, settings = self.context.capture_ends, self.context.steps, self.context.settings
-        known = ConnectionParts.of(given, FINDING_CHECKPOINTS, steps, timedelta_to_us(settings.expire))
+        known = ConnectionParts.of(given, FINDING_CHECKPOINTS, self.read, steps, timedelta_to_us(settings.expire))
         sessions = cast_to(SESSIONS, given["sessions"])
         messages = cast_to(MESSAGES, given["messages"], _MESSAGE_COLUMNS)
         stray = cast_to(QUARANTINE, given["stray"], _STRAY_COLUMNS)

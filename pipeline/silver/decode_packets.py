@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
+from pipeline.lake.schema_enforcement import select_fields
 from pipeline.lake.staging_files import Batches, StagingWriter, read_staged, staged_rows
 from pipeline.runs.recovery import RunMarkers
 from pipeline.silver.decode import (
@@ -42,7 +43,8 @@ PACKET_NUMBERS: Final = pa.schema(
 NUMBERS: Final = tuple(PACKET_NUMBERS.names[1:])
 """Those columns of ``silver.messages`` that packets do not say: all packets of a connection give them."""
 _FOLDER_NAMES: Final = {str(table): table.name for table in (MESSAGES, COMQC_CALLS)}
-_KEYS: Final = pa.schema([("packet_key", pa.string()), ("connection_id", pa.string())])
+_PACKET_KEY: Final = pa.schema([("packet_key", pa.string())])
+_MESSAGE_KEYS: Final = select_fields(MESSAGES.schema(), ("packet_key", "connection_id", "seen_at"))
 
 
 def message_packets(packets: pa.RecordBatch) -> pa.RecordBatch:
@@ -124,12 +126,12 @@ class DecodedPackets:
 
     @cached_property
     def messages(self) -> pa.Table:
-        """The ``packet_key`` and ``connection_id`` of the messages that were decoded."""
-        return read_staged(self._folder(MESSAGES), _KEYS)
+        """The ``packet_key``, ``connection_id`` and ``seen_at`` of the messages that were decoded."""
+        return read_staged(self._folder(MESSAGES), _MESSAGE_KEYS)
 
     def has_calls_of(self, keys: pa.ChunkedArray) -> bool:
         """Whether some of these messages recorded COM calls."""
-        calls = read_staged(self._folder(COMQC_CALLS), _KEYS)["packet_key"]
+        calls = read_staged(self._folder(COMQC_CALLS), _PACKET_KEY)["packet_key"]
         return bool(pc.any(pc.is_in(keys, calls.combine_chunks())).as_py())
 
     def rows(self, table: Table, numbers: LakePath) -> PartitionedRows:

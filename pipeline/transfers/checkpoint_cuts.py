@@ -3,12 +3,13 @@
 Packets up to the cut are final where nothing that is sent behind can change what is said of them: they have numbers,
 counted from an anchor that is not behind the cut, and are session-acknowledged; each side's packets up to the cut are
 the first ones of its stream. Times tell what is behind, so all have times. A session whose packets have no numbers, or
-whose clocks go back and forth all the time, has no checkpoint: it is computed anew with each file.
+whose clocks go back and forth all the time, has no checkpoint: it is computed anew with each file. While packets are
+not read yet, nothing that a checkpoint rests on lies behind one of them: it holds when they are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -65,6 +66,15 @@ def latest_checkpoints(
     return [each for each in out if each is not None]
 
 
+def checkpoints_of_round(found: ConnectionPackets, checkpoints: Iterable[Checkpoint]) -> dict[str, Checkpoint]:
+    """Return those of ``latest_checkpoints`` by connection_id that are new, and of connections with later packets."""
+    return {
+        each.connection_id: each
+        for each in checkpoints
+        if each.connection_id in found.later and each is not found.checkpoints.get(each.connection_id)
+    }
+
+
 class _Maker:
     """Makes the checkpoint of one connection. Arrays are of its packets that no checkpoint has counted."""
 
@@ -79,6 +89,7 @@ class _Maker:
         stored = times_of(found.stored_by[self.rows], found.packets.sent_at)
         known = [np.where(each == AFTER_ALL, NO_TIME, each) for each in (acknowledged, stored)]
         self.settled = np.maximum(self.sent_at + margin_us, np.maximum(*known))
+        self.later = found.later_of(place)
 
     def checkpoint(self, *, gaps_are_holes: bool) -> Checkpoint | None:
         """Return a checkpoint that counts ``MIN_PACKETS`` more than there are counted; None where there is none."""
@@ -87,7 +98,7 @@ class _Maker:
         if self.found.captures_apart_us(self.place):  # how the session ended depends on it
             return None
         cut = self._cut()
-        if cut is None or int((self.sent_at <= cut.until).sum()) < MIN_PACKETS:
+        if cut is None or int((self.sent_at <= cut.until).sum()) < MIN_PACKETS or self._says_more_of_all(cut):
             return None
         kept = self._kept_packets(cut)
         if kept is None:
@@ -115,7 +126,7 @@ class _Maker:
         going_on = (numbers.session[self.rows] == NO_NUMBER) | (self.found.acknowledged_at[self.rows] == AFTER_ALL)
         going_on |= recoverable == NONE
         going_on |= (recoverable == 1) & (numbers.recoverable[self.rows] == NO_NUMBER)
-        open_ = (counted & going_on) | (self.sent_at == NO_TIME)
+        open_ = (counted & going_on) | (self.sent_at == NO_TIME) | (self.settled > self._final_until())
         until = int(self.sent_at.max()) - self.margin
         until = min(until, int(self.sent_at[open_].min(initial=AFTER_ALL)) - 1)
         for _ in range(_MAX_TRIES):
@@ -128,6 +139,27 @@ class _Maker:
                 return cut
             until = min(earlier) - 1
         return None
+
+    def _final_until(self) -> int:
+        """Return until when the packets are all there, and are the first ones of each side's stream; not after its end.
+
+        Packets that are not read yet may lie before some of them in the stream.
+        """
+        if self.later is None:
+            return AFTER_ALL
+        packets, until = self.found.packets, min(self.later.read_until, self.later.closed_at - 1)
+        for side in (CLIENT, SERVER):
+            rows = self.rows[self.side == side]
+            ahead = packets.offset[rows] + packets.length[rows] > self.later.sides[side].first_offset
+            until = min(until, int(packets.sent_at[rows[ahead]].min(initial=AFTER_ALL)) - 1)
+        return until
+
+    def _says_more_of_all(self, cut: Cut) -> bool:
+        """Whether a packet behind the cut, of those that later rounds read, says something of all packets."""
+        if self.later is None:
+            return False
+        behind = self.rows[self.sent_at > cut.until]
+        return self.later.has_handshakes or bool(self.found.is_kind(*HANDSHAKE_KINDS)[behind].any())
 
     def _earlier_cut(self, side: int, cut: Cut) -> int | None:
         """Return a time before which the cut must lie, as far as one side tells; None where it may stay."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -89,19 +89,21 @@ def usable_checkpoints(lake: Lake, table: Table, names: pa.Array, packets: pa.Ta
 
 
 def outdated_checkpoints(
-    found: ConnectionPackets, connections: pa.Table, sessions: pa.Table, before: pa.Table, packets: Mapping[str, int]
-) -> set[str]:
+    found: ConnectionPackets, stored: Collection[str], connections: pa.Table, sessions: pa.Table, before: pa.Table,
+    packets: Mapping[str, int],
+) -> set[str]:  # fmt: skip
     """Return the connections whose checkpoints do not hold, now that what is behind them was read.
 
-    ``connections``: rows with ``LOSS_COLUMNS`` and closed_at; ``sessions``: rows of silver.sessions as they come out,
-    ``before``: as they are; ``packets``: how many each connection has in all.
+    ``stored``: those with a checkpoint of the table; what this run made holds. ``connections``: rows with
+    ``LOSS_COLUMNS`` and closed_at; ``sessions``: rows of silver.sessions as they come out, ``before``: as they are;
+    ``packets``: how many each connection has in all.
     """
     rows, now, then = (
         {row["connection_id"]: row for row in table_to_rows(each)} for each in (connections, sessions, before)
     )
     return {
         name
-        for name in found.checkpoints
+        for name in stored
         if name not in rows
         or name not in then
         or not still_holds(found, found.connection_ids.index(name), rows[name], packets.get(name, 0))
@@ -126,15 +128,16 @@ def still_holds(found: ConnectionPackets, place: int, connection: Mapping[str, A
         return True
     rows = [found.rows_of(place, side) for side in (CLIENT, SERVER)]
     span = slice(rows[CLIENT].first, rows[SERVER].end)
-    kept = found.kept[span]
+    kept, later = found.kept[span], found.later_of(place)
     if int(kept.sum()) != len(checkpoint.kept_packets):
         return False
-    if int((~kept).sum()) + sum(side.packets for side in checkpoint.sides) != packets:
+    read = int((~kept).sum()) + sum(side.packets for side in checkpoint.sides)
+    if read + (later.packets if later else 0) != packets:
         return False
     closed = connection["closed_at"]
     if closed is not None and closed <= checkpoint.settled_until:
         return False
-    if np.any(found.is_kind_in(span, *HANDSHAKE_KINDS) & ~kept):  # what it says, it says of all packets
-        return False
+    if np.any(found.is_kind_in(span, *HANDSHAKE_KINDS) & ~kept) or (later and later.has_handshakes):
+        return False  # what they say, they say of all packets
     has_gaps = any(side.bytes_between for side in checkpoint.sides)
     return not has_gaps or gaps_are_holes(found, place, connection) == checkpoint.gaps_are_holes

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.lake.lake import Lake
 from schemas.table import EVENT_DATE, RUN_ID, Table
-from udfs.columns.absent import NO_TIME, NONE
+from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,59 @@ class Checkpoint:
 
 NO_SIDE: Final = SideCheckpoint()
 """Of a connection without a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaterOfSide:
+    """What the packets of one side come to that are not read yet. Offsets are bytes in its stream.
+
+    ``counted``: those of kinds that are numbered. ``seen_bytes``: captured ones of packets; ``bytes_cut``: missing ones
+    inside of packets, ``last_cut`` in the last one of the stream. They lie from ``first_offset`` to ``end_offset``.
+    """
+
+    packets: int = 0
+    counted: int = 0
+    handshakes: int = 0
+    seen_bytes: int = 0
+    bytes_cut: int = 0
+    first_offset: int = AFTER_ALL
+    end_offset: int = NONE
+    last_cut: int = 0
+
+    def with_others(self, other: LaterOfSide) -> LaterOfSide:
+        """Return what these packets and others of the side come to."""
+        last = max(self, other, key=lambda each: each.end_offset)
+        return LaterOfSide(
+            self.packets + other.packets, self.counted + other.counted, self.handshakes + other.handshakes,
+            self.seen_bytes + other.seen_bytes, self.bytes_cut + other.bytes_cut,
+            min(self.first_offset, other.first_offset), last.end_offset, last.last_cut,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LaterPackets:
+    """What the packets of a connection come to that were sent after ``read_until``, microseconds, and are not read yet.
+
+    ``closed_at``: when the connection closed, or ``AFTER_ALL``.
+    """
+
+    read_until: int
+    closed_at: int
+    sides: tuple[LaterOfSide, LaterOfSide]
+
+    @property
+    def packets(self) -> int:
+        """How many they are."""
+        return sum(side.packets for side in self.sides)
+
+    @property
+    def has_handshakes(self) -> bool:
+        """Whether some are packets of a handshake."""
+        return any(side.handshakes for side in self.sides)
+
+
+NOTHING_LATER: Final = LaterOfSide()
+"""Of a connection that is read to its end."""
 
 
 def read_checkpoints(lake: Lake, table: Table, names: pa.Array) -> dict[str, Checkpoint]:

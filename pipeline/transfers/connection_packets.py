@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -12,7 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.silver.decode_packets import PACKET_NUMBERS, USER_MESSAGE
-from pipeline.transfers.checkpoints import NO_SIDE, Checkpoint, NotStored, SideCheckpoint
+from pipeline.transfers.checkpoints import (
+    NO_SIDE,
+    NOTHING_LATER,
+    Checkpoint,
+    LaterOfSide,
+    LaterPackets,
+    NotStored,
+    SideCheckpoint,
+)
 from pipeline.transfers.numbers.flow_control import times_of
 from pipeline.transfers.numbers.packet_clocks import ordered_times
 from pipeline.transfers.numbers.packet_numbers import NO_NUMBER, CountBefore, PacketNumbers, SidePackets, number_packets
@@ -60,7 +69,9 @@ class ConnectionPackets:
     """The packets of some connections: ``table`` sorted by connection, side and stream offset, and arrays beside it.
 
     These are all packets of a connection; or, where it has a checkpoint, those behind the checkpoint and its few *kept*
-    ones. Kept packets are not counted again: they have no numbers, and ``packets.counted`` is False.
+    ones. Kept packets are not counted again: they have no numbers, and ``packets.counted`` is False. Of a connection
+    with *later* packets, which are not read yet, those are there that were sent before; rows of tables are made of
+    packets ``to_write`` (``end_at``).
 
     ``connection_ids`` are sorted; side 2 k is the client's, 2 k + 1 the server's of connection k. ``transactional``: TH
     of counted packets, False where not seen. ``acknowledged_by``: the row of the packet whose SessionHeader
@@ -79,7 +90,9 @@ class ConnectionPackets:
     acknowledged_at: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     stored_by: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
+    later: Mapping[str, LaterPackets] = field(default_factory=dict)
     kept: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
+    to_write: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     now_stored: dict[int, list[NowStored]] = field(default_factory=dict)  # by number of the side
     _bounds: list[int] = field(init=False)  # of the rows of the sides
     _made: dict[Hashable, Any] = field(default_factory=dict)
@@ -111,6 +124,30 @@ class ConnectionPackets:
         """Return what the packets of a side up to the checkpoint come to."""
         checkpoint = self.checkpoint(connection)
         return NO_SIDE if checkpoint is None else checkpoint.sides[side]
+
+    def later_of(self, connection: int) -> LaterPackets | None:
+        """Return what is not read yet of a connection, by its place in ``connection_ids``; None where all is."""
+        return self.later.get(self.connection_ids[connection])
+
+    def side_later(self, connection: int, side: int) -> LaterOfSide:
+        """Return what is not read yet of a side."""
+        later = self.later_of(connection)
+        return NOTHING_LATER if later is None else later.sides[side]
+
+    def end_at(self, checkpoints: Mapping[str, Checkpoint]) -> dict[str, int]:
+        """Write of connections with later packets only what new checkpoints of them count; return until when, us."""
+        until: dict[str, int] = {}
+        for name in self.later:
+            place = bisect_left(self.connection_ids, name)
+            rows = slice(self.rows_of(place, CLIENT).first, self.rows_of(place, SERVER).end)
+            made = checkpoints.get(name)
+            counted_until, settled_until = (made.counted_until, made.settled_until) if made else (NO_TIME, NO_TIME)
+            until[name] = counted_until
+            self.to_write[rows] &= self.packets.sent_at[rows] <= counted_until
+            for side in (2 * place + CLIENT, 2 * place + SERVER):
+                stored = self.now_stored.get(side, [])
+                self.now_stored[side] = [each for each in stored if self.packets.sent_at[each.carrier] <= settled_until]
+        return until
 
     def rows_of(self, connection: int, side: int) -> SideRows:
         """Return the rows of a side of a connection, by its place in ``connection_ids``."""
@@ -197,7 +234,7 @@ def arrange_packets(
     found = replace(found, counted=found.counted & ~kept)
     numbers = _numbered(found, kept, _counts_before(names, checkpoints), expire_us)
     out = ConnectionPackets(table, names, found, numbers, _is_transactional(table), to_times(table["sent_at"]))
-    out.checkpoints, out.kept = checkpoints, kept
+    out.checkpoints, out.kept, out.to_write = checkpoints, kept, ~kept
     out.acknowledged_by = np.full(len(found), NONE, np.int64)
     out.stored_by = np.full(len(found), NONE, np.int64)
     for connection in np.unique(side // 2).tolist():

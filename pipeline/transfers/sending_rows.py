@@ -33,7 +33,7 @@ _US_PER_MS: Final = 1000
 
 
 def sending_rows(found: ConnectionPackets, connections: pa.Table, sessions: pa.Table, run_id: str | None) -> pa.Table:
-    """Return a row of silver.sendings for each user message, behind checkpoints.
+    """Return a row of silver.sendings for each user message that is ``to_write``.
 
     ``connections`` has ``LOSS_COLUMNS``, ``sessions`` are the rows of silver.sessions; both of all connections of
     ``found``.
@@ -97,7 +97,7 @@ class _SendingFacts:
 
     @staticmethod
     def of(found: ConnectionPackets, connections: pa.Table) -> _SendingFacts:
-        is_message = found.is_kind(USER_MESSAGE) & ~found.kept
+        is_message = found.is_kind(USER_MESSAGE) & found.to_write
         flags = (np.zeros(len(is_message), np.bool_) for _ in range(4))
         facts = _SendingFacts(found, is_message, window_sizes(found), *flags)
         names = connections["connection_id"].to_pylist()

@@ -353,11 +353,11 @@ def _first_of(*values: Any) -> Any:  # noqa: ANN401 - of the column
 
 
 def order_ack_rows(found: ConnectionPackets, sessions: pa.Table, run_id: str | None) -> pa.Table:
-    """Return a row of silver.order_acks for each order and final acknowledgement, behind checkpoints.
+    """Return a row of silver.order_acks for each order and final acknowledgement that is ``to_write``.
 
     ``sessions`` are the rows of silver.sessions of all connections of ``found``.
     """
-    rows = np.flatnonzero(found.is_kind(ORDER_ACK, FINAL_ACK) & ~found.kept)
+    rows = np.flatnonzero(found.is_kind(ORDER_ACK, FINAL_ACK) & found.to_write)
     table = found.table.take(pa.array(rows))
     decoded = order_ack_columns(_packets(found, rows))
     place = pc.index_in(table["connection_id"], sessions["connection_id"].combine_chunks())

@@ -46,9 +46,11 @@ class SideLoss:
     """One side of a connection: its packets, and the bytes that it lacks.
 
     With a checkpoint ``rows`` begin with the last packet up to it. ``before``: what all up to it come to; ``captured``:
-    bytes of packets; ``between``: bytes before and between its packets; ``cut``: missing ones inside of packets;
-    ``outside``: all other missing ones, ``at_end`` those behind its last packet; ``at_begin``: before its first byte,
-    which no connection counts. ``has_loss``: it has a hole, or bytes that are no packet.
+    bytes of packets; ``between``: bytes before and between its packets; ``cut``: missing ones inside of packets but the
+    last, which lacks ``last_cut`` and ends at ``end``; ``outside``: all other missing ones, ``at_end`` those behind its
+    last packet; ``at_begin``: before its first byte, which no connection counts. ``has_loss``: it has a hole, or bytes
+    that are no packet. Packets that are not read yet count, but not in ``between`` and ``at_end``; the last one may be
+    one of them: then it is not ``ends_here``.
     """
 
     side: int
@@ -64,6 +66,9 @@ class SideLoss:
     captured: int
     between: int
     cut: int
+    last_cut: int
+    end: int
+    ends_here: bool
     outside: int = 0
     at_end: int = 0
     at_begin: int = 0
@@ -85,12 +90,18 @@ class SideLoss:
         carriers = rows.first + np.flatnonzero(found.packets.has_header[span])
         ends = np.concatenate([[0], (offset + length)[:-1]])
         gaps = np.maximum(offset - ends[: len(offset)], 0)
-        behind = min(kept, 1)
+        behind, later = min(kept, 1), found.side_later(place, side)
+        end = int(offset[-1] + length[-1]) if len(offset) else before.end_offset
+        last_cut = int(length[-1] - seen[-1]) if len(length) else 0
+        ends_here = later.end_offset < end
+        if not ends_here:
+            end, last_cut = later.end_offset, later.last_cut
         return SideLoss(
             side, rows, before, offset, length, seen, held, sent_at, may_have_header, carriers,
-            captured=before.seen_bytes + int(seen[behind:].sum()),
+            captured=before.seen_bytes + int(seen[behind:].sum()) + later.seen_bytes,
             between=before.bytes_between + int(gaps[behind:].sum()),
-            cut=before.bytes_cut + int((length - seen)[:-1].sum()),
+            cut=before.bytes_cut + int((length - seen).sum()) + later.bytes_cut - last_cut,
+            last_cut=last_cut, end=end, ends_here=ends_here,
         )  # fmt: skip
 
     def find_holes(self, loss: Mapping[str, Any]) -> None:
@@ -103,10 +114,8 @@ class SideLoss:
         name = SIDES[self.side]
         own = loss[f"{name}_missing_bytes"]
         missing, stored = (loss["missing_bytes"] if own is None else own) or 0, loss[f"{name}_bytes"] or 0
-        end = int(self.offset[-1] + self.length[-1]) if len(self.offset) else self.before.end_offset
-        behind = stored + missing - end if own is not None else 0
-        last_cut = int(self.length[-1] - self.seen[-1]) if len(self.length) else 0
-        cut_at_end = 0 if own is None else max(last_cut + min(behind, 0), 0)
+        behind = stored + missing - self.end if own is not None else 0
+        cut_at_end = 0 if own is None else max(self.last_cut + min(behind, 0), 0)
         self.cut += cut_at_end
         self.outside = max(missing - self.cut, 0)
         stray = max(stored - self.captured, 0)  # bytes of no packet
@@ -115,7 +124,7 @@ class SideLoss:
         if loss["uncaptured_side"] == name:
             self.at_end = UNLIMITED
         seen = self.seen.copy()
-        if len(seen) and not cut_at_end and not (own is None and self.at_end):
+        if len(seen) and self.ends_here and not cut_at_end and not (own is None and self.at_end):
             seen[-1] = self.length[-1]  # its capture ends inside of the last packet: nothing tells of more bytes
         holes = find_holes(self.offset, self.length, seen, self.held, at_end=self.at_end, at_begin=self.at_begin)
         if self.before.packets:

@@ -1,31 +1,35 @@
-"""What is made of connections, staged by groups of them: of those with a checkpoint from what is behind it.
+"""What is made of connections, staged by groups of them, in rounds: of those with a checkpoint from what is behind it.
 
-Whether a checkpoint holds may turn out only when what is behind it is there. The function of a group leaves such
-connections out and names them; they are staged once more, from all of their rows.
+A connection with very many packets is read in several rounds (``connection_rounds``); each makes a checkpoint, and
+stages what that counts; the last one stages the rest. All others are done in the first round.
+
+Whether a checkpoint of a table holds may turn out only when what is behind it is there. The function of a group leaves
+such connections out and names them; they are staged anew, from all of their rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from itertools import count
+from typing import TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+import pyarrow.compute as pc
 
-from pipeline.arrow_rows import distinct_texts
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import BoundQuery
 from pipeline.lake.stage_groups import StageFunction, stage_groups
-from pipeline.transfers.checkpoints import Checkpoint
+from pipeline.transfers.checkpoints import Checkpoint, checkpoint_rows, checkpoints_by_connection
+from pipeline.transfers.connection_parts import ConnectionsToRead
+from pipeline.transfers.connection_rounds import plan_rounds
 from pipeline.transfers.session_rows import SessionSettings
+from schemas.table import Table
 from udfs.capture.clock_steps import ClockSteps
 
-_LEFT_OUT: Final = StructType().add("connection_id", "string")
-
-StagePlan: TypeAlias = Callable[[pa.Array, Mapping[str, Checkpoint]], tuple[Mapping[str, BoundQuery], StageFunction]]
-"""Returns for connections, and the checkpoints of some, the queries for a group and its function (``left_out``)."""
+StagePlan: TypeAlias = Callable[[ConnectionsToRead], tuple[Mapping[str, BoundQuery], StageFunction]]
+"""Returns for connections the queries for a group and its function, which returns ``stage_summary``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +46,29 @@ class SessionContext:
 
 
 def stage_connections(
-    lake: Lake, folder: LakePath, names: pa.Array, checkpoints: Mapping[str, Checkpoint], plan: StagePlan
+    lake: Lake, folder: LakePath, read: ConnectionsToRead, table: Table, steps: ClockSteps, plan: StagePlan
 ) -> None:
-    """Stage in a folder what a plan makes of some connections."""
-    for label in ("", "anew"):
-        queries, stage = plan(names, checkpoints)
-        found = stage_groups(lake, folder, queries, stage, _LEFT_OUT, label=label)
-        names, checkpoints = distinct_texts(found["connection_id"]), {}
-        if not len(names):
+    """Stage in a folder what a plan makes of some connections; ``table``: of their checkpoints."""
+    rounds = plan_rounds(lake, read.names, read.stored, steps)
+    for number in count():
+        read = read.up_to({name: each.later for name, each in rounds.items() if each.later is not None})
+        queries, stage = plan(read)
+        found = stage_groups(lake, folder, queries, stage, table.struct(), label=f"{number}-")
+        is_checkpoint = found["counted_until"].is_valid()
+        made = checkpoints_by_connection(found.filter(is_checkpoint))
+        anew = found.filter(pc.invert(is_checkpoint))["connection_id"].to_pylist()
+        going_on = {name: rounds[name].next_round(has_new_checkpoint=name in made) for name in {*read.later} - {*anew}}
+        read = read.behind({*going_on, *anew}, made, anew)
+        if not len(read.names):
             return
+        rounds = going_on | plan_rounds(lake, pa.array(anew, pa.string()), {}, steps)
 
 
-def left_out(names: Collection[str]) -> pa.Table:
-    """Return what the function of a group returns: the connections that it left out."""
-    return pa.table({"connection_id": pa.array(sorted(names), pa.string())})
+def stage_summary(table: Table, left_out: Collection[str], made: Collection[Checkpoint], run_id: str) -> pa.Table:
+    """Return what the function of a group returns: rows of a table of checkpoints.
+
+    ``left_out``: connections, of which there is no more than their name; ``made``: the new checkpoints of those with
+    later packets.
+    """
+    names = pa.table({"connection_id": pa.array(sorted(left_out), pa.string())})
+    return pa.concat_tables([checkpoint_rows(table, made, run_id), names], promote_options="default")

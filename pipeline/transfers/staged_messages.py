@@ -54,7 +54,7 @@ def stage_messages(
     are to be decoded again; ``decoded_before``: packet_key of those that were decoded, None without any.
     """
     table = found.table
-    message = found.is_kind(USER_MESSAGE) & ~found.kept
+    message = found.is_kind(USER_MESSAGE) & found.to_write
     old, has_bytes = _is_in(table, decoded), ~to_flags(table["bare"])
     again = has_bytes if changed is None else has_bytes & _is_in(table, changed)
     taken = np.zeros(len(old), np.bool_) if decoded_before is None else message & has_bytes & ~old

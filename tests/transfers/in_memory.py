@@ -5,11 +5,11 @@ import pyarrow.compute as pc
 
 from capture.in_memory import read_captures
 from memory_lake import MemoryLake
-from pipeline.arrow_rows import distinct_texts
 from pipeline.bronze.across_captures.capture_ends import read_capture_ends, read_sure_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.findings.hop_findings import HopFacts, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
+from pipeline.findings.session_checkpoints import EvaluatedSpan
 from pipeline.findings.session_findings import (
     EVALUATED_MESSAGES_SQL,
     FINDING_CONNECTION_COLUMNS,
@@ -19,7 +19,7 @@ from pipeline.findings.session_findings import (
 )
 from pipeline.settings import TransfersConfig
 from pipeline.silver.decode_packets import decode_packets
-from pipeline.transfers.connection_parts import ConnectionParts, connection_queries
+from pipeline.transfers.connection_parts import ConnectionParts, ConnectionsToRead, connection_queries
 from pipeline.transfers.inputs import BINARY_PROTOCOL, read_capture_begins
 from pipeline.transfers.messages.message_inputs import GroupedMessages, TransferInputs
 from pipeline.transfers.messages.message_rows import message_transfer_rows
@@ -54,10 +54,11 @@ def transfers_of_bronze(tables):
     settings = SessionSettings()
     expire = timedelta_to_us(settings.expire)
     names = lake.query(f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}'", rows=CONNECTIONS)
-    names = distinct_texts(names["connection_id"])
-    queries = connection_queries(names, {}, SESSION_CHECKPOINTS, SESSION_CONNECTION_COLUMNS)
+    names = {*names["connection_id"].to_pylist()}
+    read = ConnectionsToRead(names)
+    queries = connection_queries(read, SESSION_CHECKPOINTS, SESSION_CONNECTION_COLUMNS)
     parts = {name: lake.query(query.sql, **query.inputs) for name, query in queries.items()}
-    known = ConnectionParts.of(parts, SESSION_CHECKPOINTS, read_clock_steps(lake), expire)
+    known = ConnectionParts.of(parts, SESSION_CHECKPOINTS, read, read_clock_steps(lake), expire)
     found, connections = known.found, known.connections
     begins = read_capture_begins(lake, names)
     sessions = session_rows(connections, found, ends, begins, settings, RUN)
@@ -106,4 +107,6 @@ def _findings(lake, found, ends):
     facts, sessions = read_facts(found, connections, lake.rows(SESSIONS), messages, ends, stray)
     hops = HopFacts(lake, names, int(TransfersConfig.wait.total_seconds()))
     violations = ((check.rule_id, each) for check in HOP_CHECKS for each in check.check(hops))
-    return pa.concat_tables([evaluate_sessions(facts, sessions, RUN), hop_finding_rows(violations, RUN)])
+    return pa.concat_tables(
+        [evaluate_sessions(facts, sessions, EvaluatedSpan(), RUN), hop_finding_rows(violations, RUN)]
+    )

@@ -18,6 +18,7 @@ from pcapgen.exchanges import read_frames
 from pipeline.findings import update_sessions
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
+from pipeline.transfers import checkpoint_cuts, connection_rounds
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.messages import update_messages
 from pipeline.transfers.sequences import update_sequences
@@ -120,12 +121,15 @@ def after(path, read, runs):
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 40))])
 def test_any_order_of_runs_gives_the_same_cells(tmp_path, monkeypatch, seed):
-    """Also where connections are computed in tasks, some at a time."""
+    """Also where connections are computed in tasks, some at a time, and read in rounds."""
     read = captures(seed)
     order = [*range(len(read))]
-    Random(seed).shuffle(order)
+    chance = Random(seed)
+    chance.shuffle(order)
     expected = after(tmp_path / "one", read, [[*range(len(read))]])
     assert expected[str(SENDINGS)]
+    monkeypatch.setattr(checkpoint_cuts, "MIN_PACKETS", 3)
+    monkeypatch.setattr(connection_rounds, "ROUND_PACKETS", chance.choice([5, 20, 10**9]))
     if seed % 2:
         for limit in ("MAX_ROWS_IN_MEMORY", "MAX_COLUMN_ROWS_IN_MEMORY"):
             monkeypatch.setattr(lake_module, limit, 1)

@@ -18,6 +18,7 @@ from pipeline.findings import (
 from pipeline.findings.cloned_machines import HandshakeRequest, find_clones
 from pipeline.findings.hop_findings import HopFacts
 from pipeline.findings.rules.registry import HOP_CHECKS, PACKET_CHECKS, SESSION_CHECKS
+from pipeline.findings.session_checkpoints import EvaluatedSpan
 from pipeline.findings.session_findings import EVALUATED_MESSAGES_SQL, evaluate_sessions, read_facts
 from pipeline.findings.stage_session_findings import FindingStaging
 from pipeline.lake.lake import Lake
@@ -71,7 +72,7 @@ def findings(talk, not_packets=None):
     decoded = decode_messages(pa.array([row["packet"] for row in messages], pa.binary()), "binary_protocol")
     decoded["packet_key"] = pa.array([row["packet_key"] for row in messages], pa.string())
     facts = read_facts(found, connections, sessions, judged_messages(pa.table(decoded)), ENDS, not_packets)
-    return evaluate_sessions(*facts, "run").to_pylist()
+    return evaluate_sessions(*facts, EvaluatedSpan(), "run").to_pylist()
 
 
 def judged_messages(messages):

@@ -14,6 +14,7 @@ from pipeline.attempts import message_queues
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import changed_keys
 from pipeline.silver.decode_packets import DecodedPackets, MessagePacketDecoder
+from pipeline.transfers import checkpoint_cuts, connection_rounds
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.session_rows import SessionSettings
 from schemas.attempts import RECEIVE_ATTEMPTS
@@ -321,8 +322,8 @@ def test_a_run_that_was_killed_when_messages_were_added_leaves_none_twice(lake, 
 
 @pytest.mark.parametrize("on_the_way", [False, True])
 @pytest.mark.parametrize("seed", seeds(1, 10))
-def test_runs_in_parts_give_the_tables_of_one_run(tmp_path, seed, on_the_way):
-    """``on_the_way``: messages are decoded while their packets are written."""
+def test_runs_in_parts_give_the_tables_of_one_run(tmp_path, monkeypatch, seed, on_the_way):
+    """``on_the_way``: messages are decoded while their packets are written. Also where sessions are read in rounds."""
 
     def lake_at(name):
         return Lake(without_spark(), str(tmp_path / name))
@@ -336,6 +337,8 @@ def test_runs_in_parts_give_the_tables_of_one_run(tmp_path, seed, on_the_way):
     whole, parts = lake_at("whole"), lake_at("parts")
     load(whole, talks)
     update(whole)
+    monkeypatch.setattr(checkpoint_cuts, "MIN_PACKETS", 3)
+    monkeypatch.setattr(connection_rounds, "ROUND_PACKETS", draw.choice([5, 10**9]))
     every = [row for talk in talks for row in talk.rows]
     seen = set()
     while len(seen) < len(every):

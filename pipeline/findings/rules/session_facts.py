@@ -64,7 +64,7 @@ class SessionFacts:
     ``whole``: by side, whether it was captured from its SYN without a hole or quarantine. ``session`` is its row of
     silver.sessions. ``not_packets``: quarantine_key and time of its runs of bytes that are no packet, in step. Times
     are microseconds. ``place`` is its place in ``facts.found.connection_ids``: with a checkpoint the packets are those
-    behind it and a few kept ones, and ``before`` says what all up to it come to.
+    behind it and a few kept ones, and ``before`` says what all up to it come to; with later packets, those before them.
     """
 
     facts: PacketFacts
@@ -82,7 +82,9 @@ class SessionFacts:
 
     def sent(self, side: int) -> int:
         """Return how many counted packets of a side were captured."""
-        return self.before(side).counted + int(self.facts.found.packets.counted[self.rows(side)].sum())
+        found = self.facts.found
+        read = self.before(side).counted + int(found.packets.counted[self.rows(side)].sum())
+        return read + found.side_later(self.place, side).counted
 
     def ordinals(self, side: int) -> Ints:
         """Return which packet of its side each of a side's is, from 1; 0 for kept ones where that is not known."""
@@ -129,8 +131,10 @@ def whole_sides(
     for side in (CLIENT, SERVER):
         rows = slice(*found.rows_of(place, side))
         offset, length = found.packets.offset[rows], found.packets.length[rows]
+        later = found.side_later(place, side)
         seen = found.side_before(place, side).seen_bytes + int(seen_bytes[rows][~found.kept[rows]].sum())
-        span = int(offset[-1] + length[-1]) if len(offset) else 0
+        seen += later.seen_bytes
+        span = max(int(offset[-1] + length[-1]) if len(offset) else 0, later.end_offset)
         clean.append(seen == bytes_of[side] == span)
         holes.append(max(span - bytes_of[side], 0))
     whole = []

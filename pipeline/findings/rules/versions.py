@@ -3,6 +3,6 @@
 from typing import Final
 
 CALL_RULES: Final = "e7decfb39dfae0dd"
-SESSION_RULES: Final = "660d9053fae2f9c2"
+SESSION_RULES: Final = "fa3faa25bf4e7072"
 CLONE_RULES: Final = "48b7ed9eb41a4980"
 SEQUENCE_RULES: Final = "26fbe30a2bbc660c"
