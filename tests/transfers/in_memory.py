@@ -5,6 +5,7 @@ import pyarrow.compute as pc
 
 from capture.in_memory import read_captures
 from memory_lake import MemoryLake
+from pipeline.arrow_rows import distinct_texts
 from pipeline.bronze.across_captures.capture_ends import read_capture_ends, read_sure_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.findings.hop_findings import HopFacts, hop_finding_rows
@@ -54,7 +55,7 @@ def transfers_of_bronze(tables):
     settings = SessionSettings()
     expire = timedelta_to_us(settings.expire)
     names = lake.query(f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}'", rows=CONNECTIONS)
-    names = {*names["connection_id"].to_pylist()}
+    names = distinct_texts(names["connection_id"])
     read = ConnectionsToRead(names)
     queries = connection_queries(read, SESSION_CHECKPOINTS, SESSION_CONNECTION_COLUMNS)
     parts = {name: lake.query(query.sql, **query.inputs) for name, query in queries.items()}
