@@ -53,6 +53,27 @@ INSTALL[NAMESPACES] = "run as root, or allow user namespaces (sysctl user.max_us
 CAPTURES = "captures"
 INSTALL[CAPTURES] = "set MSMQ_CAPTURES to the folder with the shared captures"
 
+# Files that take more than half a minute, the longest first: with them at the beginning, the processes of a run end at
+# about the same time.
+LONGEST = (
+    "where/test_servers.py",
+    "dashboards/test_browser.py",
+    "user_code/test_notebooks.py",
+    "questions/test_views.py",
+    "user_code/test_capture_source.py",
+    "end_to_end/test_stores_and_engines.py",
+    "end_to_end/test_without_java.py",
+    "notices/test_command.py",
+    "transfers/test_findings.py",
+    "end_to_end/test_run_all.py",
+    "questions/test_scope.py",
+    "questions/test_evidence.py",
+    "transfers/test_checkpoints.py",
+    "transfers/test_update_sequences.py",
+    "transfers/test_complete_is_complete.py",
+    "findings/test_rules.py",
+)
+
 NOT_RUN = "not run"  # name of a report property; it reaches the process that prints the summary from any test process
 
 
@@ -69,15 +90,30 @@ def pytest_configure(config):
         use_all_examples()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Let the second process import the files from the last one on: of two that compile them, each compiles a half."""
+    report = yield
+    if isinstance(collector, pytest.Directory) and os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
+        report.result.reverse()
+    return report
+
+
 def pytest_collection_modifyitems(config, items):
-    # The longest first, so that the processes end at about the same time.
-    items.sort(key=lambda item: item.path.parent.name not in {"end_to_end", "where", "user_code", "dashboards"})
+    items.sort(key=lambda item: (_place_among_longest(item.path), item.path.parts))
     if config.getoption("--long"):
         return
-    long = [item for item in items if item.get_closest_marker("long")]
+    plain, long = [], []
+    for item in items:
+        (long if item.get_closest_marker("long") else plain).append(item)
     if long:
         config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+        items[:] = plain
+
+
+def _place_among_longest(path: Path) -> int:
+    name = f"{path.parent.name}/{path.name}"
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -32,10 +32,13 @@ class BrowserError(AssertionError):
 
 
 class Browser:
-    """One page in a browser. ``console_errors`` are exceptions, policy violations and warnings of its console."""
+    """One page in a browser. ``console_errors`` are exceptions, policy violations and warnings of its console.
 
-    def __init__(self, process, commands, answers):
-        self._process, self._commands, self._answers = process, commands, answers
+    ``page`` is the file from which the browser loads what it opens.
+    """
+
+    def __init__(self, process, commands, answers, page):
+        self._process, self._commands, self._answers, self._page = process, commands, answers, page
         self._number, self._rest, self._session = 0, b"", None
         self.console_errors, self.requests = [], []
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
@@ -93,13 +96,17 @@ class Browser:
         while time.monotonic() < deadline:
             if value := self.run(f"{_IS_DRAWN} && ({script})"):
                 return value
-            time.sleep(0.05)
+            time.sleep(0.01)
         raise BrowserError(f"not true in time: {script}")
 
     def open(self, path, address=""):
-        """Open a file and wait until it is drawn."""
+        """Open a copy of a file and wait until it is drawn.
+
+        All copies have one address: the browser keeps by it what it has compiled of scripts, which takes two seconds.
+        """
         self.send("Page.navigate", url="about:blank")
-        self.send("Page.navigate", url=Path(path).resolve().as_uri() + address)
+        shutil.copyfile(path, self._page)
+        self.send("Page.navigate", url=self._page.as_uri() + address)
         self.wait("document.readyState === 'complete'")
 
     def go(self, address):
@@ -158,7 +165,7 @@ def chromium(name):
         os.close(there)
         os.close(here)
         try:
-            yield Browser(process, to, back)
+            yield Browser(process, to, back, Path(profile) / "page.html")
         finally:
             os.close(to)
             process.terminate()

@@ -7,7 +7,7 @@ import pytest
 from dashboards import browser
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chromium():
     """A running browser; None where there is none."""
     name = browser.find_browser()

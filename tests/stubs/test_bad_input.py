@@ -56,14 +56,14 @@ def test_a_stub_with_bytes_changed_gives_rows_and_both_readers_agree(data):
 
 def _response(sections, *, count=None, tail=b"\0\0\0\0"):
     """Encode an R_StartReceive response in NDR, [MS-MQRR] 3.1.4.7, from (type, allocated, size, max_count, octets)."""
-    stub = struct.pack("<IIQII", 1, 0, 2, len(sections), 0x20000)
+    stub = bytearray(struct.pack("<IIQII", 1, 0, 2, len(sections), 0x20000))
     stub += struct.pack("<I", len(sections) if count is None else count)
     for kind, allocated, size, _, octets in sections:
         stub += struct.pack("<HHIII", kind, 0xFFFF, allocated, size, 0 if octets is None else 0x20004)
     for _, _, _, most, octets in sections:
         if octets is not None:
             stub += bytes(-len(stub) % 4) + struct.pack("<I", most) + octets
-    return stub + bytes(-len(stub) % 4) + tail
+    return bytes(stub + bytes(-len(stub) % 4) + tail)
 
 
 def test_sections_of_every_number_decode():

@@ -87,7 +87,7 @@ def recomputed(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_messages_follow_the_clocks(tmp_path, recomputed, seed):
     draw, lake = Random(seed), messages.lake_at(tmp_path / "lake")
     silver = messages.random_silver(draw)
@@ -104,7 +104,7 @@ def test_messages_follow_the_clocks(tmp_path, recomputed, seed):
     assert len(recomputed) == 5  # the first run, and what others are compared with
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_sequences_follow_the_clocks(tmp_path, recomputed, seed):
     draw, lake = Random(seed), sequences.lake_at(tmp_path / "lake")
     exchange = random_exchange(draw, days=0.05)

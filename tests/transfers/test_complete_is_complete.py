@@ -45,9 +45,9 @@ def check(seeds):
     assert broken == []
 
 
-@pytest.mark.parametrize("part", seeds(2, 4))
+@pytest.mark.parametrize("part", seeds(1, 4))
 def test_what_is_complete_is_as_in_the_whole_capture(part):
-    """Fifty losses, the same in each run, and as many more in long ones; the long tests take others each time."""
+    """Twenty-five losses, the same in each run, and three times as many more in long ones, which also take others."""
     check(range(5_000 + part * 25, 5_000 + part * 25 + 25))
 
 

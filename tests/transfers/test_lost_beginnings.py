@@ -1,6 +1,7 @@
 """Where the packets with which a session began were lost, its first ones are missing, of the server too."""
 
 import datetime as dt
+from functools import cache
 
 import pytest
 
@@ -14,16 +15,21 @@ from transfers.losses import described
 from transfers_peer.reading import DATA
 
 RECORDS = {name: read_frames(DATA / name) for name in ("02-session-acks.pcap", "07-several-queues.pcap")}
-WHOLE = {name: transfers_of([pcap(records, magic=NANOSECONDS).data]) for name, records in RECORDS.items()}
 # Packets of the last session of "07-several-queues.pcap".
 SYN_ACK, LAST_ACK, CLIENT_ESTABLISHES, SERVER_ESTABLISHES = 25, 26, 28, 30
+
+
+@cache
+def whole(name):
+    """What a recording concludes."""
+    return transfers_of([pcap(RECORDS[name], magic=NANOSECONDS).data])
 
 
 def without(name, lost):
     """What a recording concludes without some packets, and what of it is wrong."""
     found = described("burst", RECORDS[name], [at not in lost for at in range(len(RECORDS[name]))])
     lake = transfers_of([found.capture])
-    return lake, [*wrong(found, lake, WHOLE[name])]
+    return lake, [*wrong(found, lake, whole(name))]
 
 
 def last_session(lake):

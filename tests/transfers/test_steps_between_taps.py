@@ -51,7 +51,7 @@ def steps_of(lake):
     return {row["capture_id"]: row["tap_steps"] for row in rows}
 
 
-@pytest.mark.parametrize("part", [0.3, 0.6])
+@pytest.mark.parametrize("part", one_in(2, [0.3, 0.6]))
 @pytest.mark.parametrize("offset_us", OFFSETS_US)
 def test_no_duration_and_no_conclusion_comes_from_a_step(part, offset_us):
     one, other, place = taps(part=part, offset_us=offset_us)
@@ -86,7 +86,7 @@ def test_a_session_says_that_it_crosses_a_step():
 
 @pytest.mark.parametrize("offset_us", OFFSETS_US[:3])  # a wait that goes on lasts until the newest packet of any tap
 @pytest.mark.parametrize("by_us", one_in(2, [MINUTES_US, 3_600_000_000]))
-@pytest.mark.parametrize("part", [0.15, 0.35, 0.75])
+@pytest.mark.parametrize("part", one_in(3, [0.15, 0.35, 0.75]))
 def test_no_stall_is_longer_by_a_step(part, by_us, offset_us):
     one, other, _ = taps(STALL, part, offset_us, by_us)
     rows, expected = (
