@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import distinct_texts, times_to_us
+from pipeline.arrow_rows import distinct_texts, is_in, times_to_us
 from pipeline.lake.date_filters import DateSpan
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import RowsOfDates
@@ -48,15 +48,14 @@ _ON_HOP, _ON_ADDRESSES = (f"PARTITION BY {', '.join(each)}" for each in (FLOW_CO
 _NEAREST: Final = f"""
 WITH whole AS (
   SELECT sequence_key, {", ".join(_PLACE)}, sequence_id, min(first_sent_at) OVER of_hop AS first_sent_at,
-    bool_or(abandoned) OVER of_hop AS abandoned, previous, began
-  FROM ({_FACTS} UNION ALL SELECT * FROM {{now}})
+    bool_or(abandoned) OVER of_hop AS abandoned, previous, began, is_moved
+  FROM (SELECT *, FALSE AS is_moved FROM ({_FACTS}) UNION ALL SELECT * FROM {{now}})
   WINDOW of_hop AS ({_ON_HOP}, sequence_id)
 ), events AS (
   SELECT *, first_sent_at AS began_at, CAST(NULL AS bigint) AS moved_at FROM whole
-  UNION ALL SELECT *, CAST(NULL AS bigint) AS began_at, first_sent_at AS moved_at FROM {{moved}}
+  UNION ALL SELECT *, TRUE AS is_moved, CAST(NULL AS bigint) AS began_at, first_sent_at AS moved_at FROM {{moved}}
 ), placed AS (
-  SELECT *, count(moved_at) OVER (PARTITION BY sequence_key) > 0 AS is_moved,
-    max(began_at) OVER on_hop AS before_on_hop, max(moved_at) OVER on_hop AS moved_on_hop,
+  SELECT *, max(began_at) OVER on_hop AS before_on_hop, max(moved_at) OVER on_hop AS moved_on_hop,
     max(began_at) OVER on_addresses AS before_on_addresses, max(moved_at) OVER on_addresses AS moved_on_addresses
   FROM events WINDOW on_hop AS ({_ON_HOP} {_BEFORE}), on_addresses AS ({_ON_ADDRESSES} {_BEFORE})
 ), judged AS (
@@ -172,10 +171,12 @@ def _nearest(lake: Lake, now: pa.Table, before: pa.Table, moved: pa.Table, wait_
     """Return the facts of sequences that may have begun otherwise (``is_judged``), and of the last ones before them."""
     bounds = pc.min_max(moved["first_sent_at"]).as_py()
     near = DateSpan.of_times(bounds["min"] - wait_us, bounds["max"] + wait_us)
+    names = distinct_texts(moved["sequence_key"])
     flows = [distinct_texts(moved[name].fill_null("")) for name in FLOW_COLUMNS[:2]]
+    marked = now.append_column("is_moved", is_in(now, "sequence_key", names))
     return lake.query(
         _NEAREST.replace("{wait}", str(wait_us)), rows=TRANSFER_SEQUENCES, near=RowsOfDates(TRANSFER_SEQUENCES, near),
-        now=now, moved=moved, recomputed=distinct_texts(now["sequence_key"], before["sequence_key"]),
+        now=marked, moved=moved, recomputed=distinct_texts(now["sequence_key"], before["sequence_key"]),
         sources=flows[0], queues=flows[1],
     )  # fmt: skip
 
