@@ -180,7 +180,7 @@ def test_a_packet_that_lies_before_others_in_the_stream_is_waited_for(lake, tmp_
     assert tables(lake) == anew(tmp_path / "anew", [talk], 100)
 
 
-def steady(count, *, number_acks=4, first=1, name="one", port=40_000):
+def steady(count, *, number_acks=4, first=1, name="connection", port=40_000):
     """A session in order: recoverable messages of the client, a second apart, and acknowledgements of the server."""
     talk = Conversation(name, port).handshake()
     for number in range(first, count + 1):
