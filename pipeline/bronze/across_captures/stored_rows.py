@@ -120,7 +120,7 @@ def _row_changes(before: pa.RecordBatch, after: pa.RecordBatch, key: str, update
     old, new = (pa.Table.from_batches([rows]) for rows in (before, after))
     fresh, stale = changed_keys(new, old, key)
     parts = []
-    for rows, keys, deleted in ((new, fresh, False), (old, stale - fresh, True)):
+    for rows, keys, deleted in ((new, fresh, False), (old, stale.filter(pc.invert(pc.is_in(stale, fresh))), True)):
         found = rows.filter(is_in(rows, key, keys)).select([key, *updated_columns])
         parts.append(found.append_column(_DELETED, pa.repeat(deleted, found.num_rows)))
     return pa.concat_tables(parts)
