@@ -8,7 +8,7 @@ in SQL (``duckdb_sql``) and handed to the merge as a table of keys: no value sta
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
@@ -36,8 +36,7 @@ from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import ConflictError, RestoreError
-from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql, Given, quoted_for_duckdb
-from pipeline.lake.queries.inputs import values_array
+from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql, quoted_for_duckdb
 from pipeline.lake.schema_enforcement import conform_table
 from pipeline.lake.storage.data_files import (
     MAX_FILE_BYTES,
@@ -46,6 +45,7 @@ from pipeline.lake.storage.data_files import (
     max_file_rows,
     write_data_files,
 )
+from pipeline.lake.storage.emptied_files import EmptiedFiles, find_emptied_files
 from pipeline.lake.storage.file_log import PROVENANCE_FIELD, ROWS_WRITTEN, FileLog, folder_uri, storage_options
 from pipeline.lake.storage.merge_conditions import near_times, same_value
 from pipeline.lake.storage.parquet import (
@@ -54,7 +54,6 @@ from pipeline.lake.storage.parquet import (
     MAX_ROW_GROUP_ROWS_WITH_BYTES,
     STUB_COLUMNS,
 )
-from pipeline.lake.storage.replaced_files import ReplacedFiles, find_replaced_files
 from pipeline.lake.storage.store import StoreName, statistics_property, table_properties
 from schemas.table import BINARY, EVENT_DATE, Column, Table
 from udfs.columns.codes import row_codes_of_both
@@ -64,7 +63,6 @@ Made = TypeVar("Made")
 
 _TRIES: Final = 5  # of a commit that others come before
 _DELETED: Final = "_deleted"
-_EVERY_ROW: Final = "SELECT * FROM {rows}"
 _STUB_PROPERTIES: Final = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
 _FILE_COLUMNS: Final = (  # of ``DataFile``
     StructType()
@@ -142,26 +140,24 @@ class DeltaRsStore:
         return [], conform_table(table, pa.Table.from_batches(batches)) if batches else nothing
 
     def _replace(self, delta: DeltaTable, table: Table, gone: RowsGone, added: pa.Table, note: CommitNote) -> None:
-        """Delete rows of a version, and add others: by a merge, or with the files that they are in."""
+        """Delete rows of a version, by a merge or with the files that they are in, and add others."""
         deleted = gone.find()
         changed, new = _split_by_key(added, deleted, table.key)
-        files, replaced = self._log.files(table), None
+        files, emptied = self._log.files(table), None
         if deleted.num_rows and files is not None:
-            replaced = find_replaced_files(self._sql, table, delta, files, gone, deleted)
-        in_files = changed.slice(0, 0)
-        if replaced is not None:
-            in_files, changed = _split_by_key(changed, replaced.keys, table.key)
-            _, deleted = _split_by_key(deleted, replaced.keys, table.key)
-        is_more = replaced is not None or new.num_rows > 0
+            emptied = find_emptied_files(self._sql, table, delta, files, gone, deleted)
+        if emptied is not None:
+            in_emptied, changed = _split_by_key(changed, emptied.keys, table.key)
+            _, deleted = _split_by_key(deleted, emptied.keys, table.key)
+            in_time = [(name, "ascending") for name in table.event_date_columns]
+            new = pa.concat_tables([in_emptied, new]).sort_by(in_time)
+        is_more = emptied is not None or new.num_rows > 0
         if deleted.num_rows:
             first = note._replace(provenance=note.previous_provenance) if is_more else note
             self._merge(delta, table, gone, deleted, changed, first)
         if is_more:
             note.check()
-            rows = self._write(table, new)
-            if replaced is not None:
-                rows += self._write_in_place(table, replaced, gone, in_files)
-            self._add_files(delta, rows, "append", note, len(changed) + len(in_files) + len(new), replaced)
+            self._add_files(delta, self._write(table, new), "append", note, changed.num_rows, emptied)
 
     @staticmethod
     def _merge(
@@ -184,18 +180,6 @@ class DeltaRsStore:
         ).when_matched_delete().when_not_matched_insert(
             {name: f"s.{name}" for name in map(quoted_for_duckdb, table.names)}, predicate=f"NOT s.{_DELETED}"
         ).execute()  # fmt: skip
-
-    def _write_in_place(self, table: Table, replaced: ReplacedFiles, gone: RowsGone, rows: pa.Table) -> list[DataFile]:
-        """Write the rows of replaced files that stay, and others, in the order of time."""
-        columns = ", ".join(map(quoted_for_duckdb, table.names))
-        sql = (
-            f"SELECT {columns} FROM {{_files}} WHERE ({gone.condition}) IS NOT TRUE"
-            f" UNION ALL SELECT {columns} FROM {{_rows}}"
-        )
-        values = {name: values_array(each) for name, each in gone.values.items()}
-        return self._write_in_order(
-            table, sql, {**values, "_files": replaced.rows, "_rows": rows}, table.event_date_columns
-        )
 
     def restore(self, table: Table, version: int, note: CommitNote) -> None:
         """Restore a table to a version; RestoreError where its files or its log are gone."""
@@ -255,7 +239,7 @@ class DeltaRsStore:
         order = dict.fromkeys((*table.layout, *table.event_date_columns, *table.key))
         actions: list[AddAction | RemoveAction] = [
             AddAction(file.name, file.size, {}, now, data_change=False, stats=file.statistics_json)
-            for file in self._write_in_order(table, _EVERY_ROW, {"rows": given}, order)
+            for file in self._write_in_order(table, given, order)
         ]
         actions += (
             RemoveAction(unquote(path), data_change=False, deletion_timestamp=now, size=size, partition_values={})
@@ -296,20 +280,17 @@ class DeltaRsStore:
         be in nearly all of them, and each would be written again.
         """
         unsorted = {self._log.folder(table) / file.name: file.size for file in files}
-        rows = {"rows": DataFiles(table.schema(), unsorted)}
-        written = self._write_in_order(table, _EVERY_ROW, rows, table.event_date_columns)
+        written = self._write_in_order(table, DataFiles(table.schema(), unsorted), table.event_date_columns)
         for file in unsorted:
             file.remove_file()
         return written
 
-    def _write_in_order(
-        self, table: Table, sql: str, of: Mapping[str, Given], columns: Iterable[str]
-    ) -> list[DataFile]:
-        """Write the answer to a query to new files, in the order of some columns."""
-        in_order = f"{sql} ORDER BY {', '.join(map(quoted_for_duckdb, columns))}"
+    def _write_in_order(self, table: Table, given: DataFiles, columns: Iterable[str]) -> list[DataFile]:
+        """Write the rows of data files to others, in the order of some columns."""
+        sql = f"SELECT * FROM {{rows}} ORDER BY {', '.join(map(quoted_for_duckdb, columns))}"
 
         def write() -> list[DataFile]:
-            with self._sql.read_answer(in_order, of) as rows:
+            with self._sql.read_answer(sql, {"rows": given}) as rows:
                 return write_data_files(self._log.folder(table), table, rows)
 
         with self._sql.little_memory():
@@ -321,16 +302,16 @@ class DeltaRsStore:
 
     @staticmethod
     def _add_files(
-        delta: DeltaTable, files: Sequence[DataFile], mode: str, note: CommitNote, rows_written: int | None = None,
-        replaced: ReplacedFiles | None = None,
+        delta: DeltaTable, files: Sequence[DataFile], mode: str, note: CommitNote, written_before: int = 0,
+        emptied: EmptiedFiles | None = None,
     ) -> None:  # fmt: skip
-        """Commit files, in place of others. ``rows_written``: what the commit says of it, by default all rows."""
+        """Commit files that are added, and others that leave; ``written_before``: rows of the commit before."""
         now = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
             AddAction(file.name, file.size, {}, now, data_change=True, stats=file.statistics_json) for file in files
         ]
-        actions += () if replaced is None else replaced.remove_actions(now)
-        rows = sum(file.row_count for file in files) if rows_written is None else rows_written
+        actions += () if emptied is None else emptied.remove_actions(now)
+        rows = sum(file.row_count for file in files) + written_before
         delta.create_write_transaction(actions, mode, delta.schema(), commit_properties=_properties(note, rows))
 
     def _retry(self, table: Table, note: CommitNote, change: Callable[[DeltaTable], Made]) -> Made:
