@@ -33,7 +33,7 @@ def small(monkeypatch):
     monkeypatch.setattr(checkpoint_cuts, "MIN_PACKETS", 5)
 
 
-@pytest.fixture(params=[10**9, 25], ids=["runs", "rounds"])
+@pytest.fixture(params=[pytest.param(10**9, id="runs"), pytest.param(25, id="rounds", marks=pytest.mark.long)])
 def cut(request, small, monkeypatch):
     """A session is cut between runs, or between rounds too."""
     monkeypatch.setattr(connection_rounds, "ROUND_PACKETS", request.param)
