@@ -314,10 +314,8 @@ def _sequences_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     """
     beside = (*sending_alerts.FIRST_ADDRESSES, *sending_alerts.FAILURE_COLUMNS)
     columns = [name for name in sending_alerts.ALERT_SEQUENCE_COLUMNS if name not in beside]
-    times, now = (
-        ("progress_at", "accepted_reported_at", "refused_until", "followed_at"),
-        f"timestamp_micros({window.now})",
-    )
+    times = ("progress_at", "accepted_reported_at", "refused_until", "followed_at")
+    now = f"timestamp_micros({window.now})"
     selected = _selected(TRANSFER_SEQUENCES, ["sequence_key", *columns], *times)
     progress = with_progress(sequences_in_trouble_sql("{rows}", now), ProgressEvidence(now=now))
     rows = FilteredTable(TRANSFER_SEQUENCES, window.filter_sql("first_sent_at", "last_packet_at"))

@@ -23,9 +23,10 @@ from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE
 from pipeline.findings.changed_calls import ChangedCalls
 from pipeline.findings.columns.captured_rows import iter_rows
 from pipeline.findings.rules.registry import single_call_rules
+from pipeline.transfers.inputs import values_of_servers
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.table import Table
-from udfs.columns.arrays import one_array, to_flags
+from udfs.columns.arrays import to_flags
 from udfs.columns.codes import row_codes_of_both
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 
@@ -156,7 +157,6 @@ def _has_group(rows: pa.Table) -> Any:  # noqa: ANN401 - a column of Arrow
 
 def connections_with_packets_since(connections: pa.Table, since: Mapping[str, int]) -> pa.Array:
     """Return the connections with packets after a time of their server, microseconds, give or take the clocks."""
-    place = one_array(pc.index_in(connections["server_address"], pa.array([*since], pa.string())))
     last = pc.add(times_to_us(connections["last_packet_at"]), CLOCK_TOLERANCE_US)
-    is_since = pc.greater(last, pa.array([*since.values()], pa.int64()).take(place))
+    is_since = pc.greater(last, values_of_servers(connections["server_address"], since))
     return distinct_texts(connections["connection_id"].filter(is_since))

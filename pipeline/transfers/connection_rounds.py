@@ -99,12 +99,9 @@ def plan_rounds(
     }
 
 
-def _ask(
-    lake: Lake, sql: str, names: Collection[str], checkpoints: Mapping[str, Checkpoint]
-) -> list[dict[str, Any]]:  # fmt: skip
-    read = ConnectionsToRead(
-        pa.array(sorted(names), pa.string()), {name: checkpoints[name] for name in names if name in checkpoints}
-    )
+def _ask(lake: Lake, sql: str, names: Collection[str], checkpoints: Mapping[str, Checkpoint]) -> list[dict[str, Any]]:
+    stored = {name: checkpoints[name] for name in names if name in checkpoints}
+    read = ConnectionsToRead(pa.array(sorted(names), pa.string()), stored)
     query = unread_rows(_COUNTED_COLUMNS, SESSION_PACKETS, read, "sent_at")
     query = query.wrap(sql.replace("{most}", str(ROUND_PACKETS)))
     return table_to_rows(lake.query(query.sql, **query.inputs))

@@ -158,14 +158,19 @@ def test_messages_that_were_decoded_while_they_were_written_get_their_numbers_in
     assert rows(lake, MESSAGES) == expected[str(MESSAGES)]
 
 
-def test_rounds_of_a_session_that_cannot_be_cut_read_twice_as_much_each_time(lake, small, read, monkeypatch):
-    monkeypatch.setattr(connection_rounds, "ROUND_PACKETS", 10)
+def without_numbers():
+    """A session whose packets have no numbers: some before them are lost."""
     talk = Conversation()
     talk.skip("client", 100)
     for number in range(40):
         talk.say("client", "user_message", message(number), number)
         talk.say("server", "session_ack", session_ack(ack=number), number + 0.5)
-    run(lake, [talk], 40)
+    return talk
+
+
+def test_rounds_of_a_session_that_cannot_be_cut_read_twice_as_much_each_time(lake, small, read, monkeypatch):
+    monkeypatch.setattr(connection_rounds, "ROUND_PACKETS", 10)
+    run(lake, [without_numbers()], 40)
     assert read == [10, 30, 70, 80] * 2
 
 
@@ -333,12 +338,7 @@ def test_counted_packets_before_a_checkpoint_keep_a_session_from_being_idle(lake
 
 
 def test_a_session_without_numbers_has_no_checkpoint(lake, small):
-    talk = Conversation()
-    talk.skip("client", 100)
-    for number in range(40):
-        talk.say("client", "user_message", message(number), number)
-        talk.say("server", "session_ack", session_ack(ack=number), number + 0.5)
-    run(lake, [talk], 40)
+    run(lake, [without_numbers()], 40)
     assert not any(rows(lake, table) for table in CHECKPOINTS)
 
 

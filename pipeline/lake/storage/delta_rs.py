@@ -143,9 +143,8 @@ class DeltaRsStore:
         """Delete rows of a version, by a merge or with the files that they are in, and add others."""
         deleted = gone.find()
         changed, new = _split_by_key(added, deleted, table.key)
-        files, emptied = self._log.files(table), None
-        if deleted.num_rows and files is not None:
-            emptied = find_emptied_files(self._sql, table, delta, files, gone, deleted)
+        files = self._log.files(table) if deleted.num_rows else None
+        emptied = None if files is None else find_emptied_files(self._sql, table, delta, files, gone, deleted)
         if emptied is not None:
             in_emptied, changed = _split_by_key(changed, emptied.keys, table.key)
             _, deleted = _split_by_key(deleted, emptied.keys, table.key)
