@@ -238,7 +238,8 @@ class _IngestRound:
             runs = RunMarkers.of(lake)
             runs.set_captures_to_reread({**runs.captures_to_reread(), **later})
         are_relabelled = lake.version(RPC_CALLS) != writer.versions_before[str(RPC_CALLS)]
-        if changes.overlapping_connections or plan.replaced_captures or are_relabelled:  # calls change otherwise too
+        # Where these are, calls change otherwise too.
+        if len(changes.overlapping_connections) or plan.replaced_captures or are_relabelled:
             writer.observers = {each: observer for each, observer in writer.observers.items() if each is not RPC_CALLS}
         writer.write_tables(changes, self._expiry(result.file_rows))
         tap_steps = writer.find_tap_steps(changes, result.file_rows)

@@ -6,10 +6,13 @@ and packets that are in memory already, so that they need not be read from the t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Protocol
 
+import pyarrow as pa
+
+from pipeline.arrow_rows import NO_TEXTS
 from pipeline.lake.staging_files import Batches
 
 
@@ -25,7 +28,7 @@ class RowObserver(Protocol):
 class RemovedCalls:
     """Calls that a commit of ``bronze.rpc_calls`` deleted or changed, and the event dates of their rows in silver."""
 
-    call_keys: frozenset[str] = frozenset()
+    call_keys: pa.Array = field(default_factory=lambda: NO_TEXTS)
     silver_dates: frozenset[date | None] = frozenset()
 
 
@@ -38,4 +41,4 @@ class ObservedWrite:
 
     from_version: int
     to_version: int
-    removed_calls: RemovedCalls = RemovedCalls()
+    removed_calls: RemovedCalls = field(default_factory=RemovedCalls)

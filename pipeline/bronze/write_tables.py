@@ -10,14 +10,14 @@ import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from itertools import chain
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import is_in
+from pipeline.arrow_rows import NO_TEXTS, distinct_texts, is_in
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.bronze.across_captures.merge_changes import MERGED_CALLS, Dates, MergeChanges, packet_dates
 from pipeline.bronze.across_captures.overlapping_calls import stage_overlapping_calls
@@ -30,6 +30,12 @@ from pipeline.bronze.across_captures.staged_rows import (
     apply_packet_moves,
     exclude_rows,
 )
+from pipeline.bronze.across_captures.stored_captures import (
+    RowOfOthers,
+    rename_captures,
+    rename_rows,
+    stage_rows_of_others,
+)
 from pipeline.bronze.across_captures.stored_rows import renumber_clocks
 from pipeline.bronze.capture_parts import add_row_before
 from pipeline.bronze.ingest_clock import IngestClock
@@ -39,16 +45,15 @@ from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.bronze.row_observers import RemovedCalls, RowObserver
 from pipeline.bronze.staged_reads import StagedReads
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.inputs import RowsOfDates, RowsOfFiles
+from pipeline.lake.queries.inputs import RowsOfFiles
 from pipeline.lake.schema_enforcement import changed_keys
 from pipeline.lake.staging_files import Batches, BatchTransform, plan_tasks, staged_files
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.sessions import PINGS, SESSION_PACKETS
-from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal
+from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
 from udfs.capture.call_sightings import row_without_captures
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
 from udfs.capture.clocks.tap_steps import with_tap_steps
@@ -59,11 +64,9 @@ from udfs.sessions.pings import ping_rows, pings_batch, pings_of_rows
 from udfs.times import us_to_datetime
 
 _TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING, CAPTURE_FILES)
-_CAPTURE_COLUMNS: Final = ("capture_id", "response_capture_id")
-_CAPTURES_IN_LISTS: Final = (*_CAPTURE_COLUMNS, "other_capture_id")
-_SIGHTINGS: Final = "sightings"
 _TAP_STEPS: Final = "tap_steps"
 _REPLACING: Final = "replacing"  # the folder of merged rows that differ from stored ones
+_OF_OTHERS: Final = "of others"  # the folder of rows as captures show them that are not read again
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
@@ -128,78 +131,37 @@ class BronzeWriter:
             return BRONZE_SCHEMAS["pending"].empty_table()
         rows = lake.select(PENDING, "capture_id IN {names}", BRONZE_SCHEMAS["pending"].names, names=replaced)
         rows = rows.cast(BRONZE_SCHEMAS["pending"])
-        dates = {day for row in rows.to_pylist() for day in packet_dates(row)}
+        spans = rows.select(["first_packet_at", "last_packet_at"]).to_pylist()
+        dates = {day for span in spans for day in packet_dates(span)}
         connections = rows["connection_id"].unique().to_pylist()
-        self._remove_sightings(dates, connections)
-        self._remove_packet_sightings(dates, connections)
+        self._replace_shared_rows(dates, connections)
         # A ping is noted of one of the captures that saw it: another saw what its own beginning did.
-        self._rename_rows(PINGS, self.plan.beginnings)
+        rename_rows(lake, PINGS, self.plan.beginnings)
         self._write_pings(removed=replaced)
         for table in _TABLES_WITH_CAPTURE_ID:
             lake.delete(table, "capture_id IN {names}", names=replaced)
         return rows
 
-    def _remove_sightings(self, dates: Collection[dt.date | None], connections: Collection[str]) -> None:
-        """Rebuild calls that replaced captures share with others, from the sightings of the others alone."""
-        replaced, schema, lake = self.plan.replaced_captures, BRONZE_SCHEMAS["rpc_calls"], self.lake
-        by_taps = "clocks IS NOT NULL AND connection_id IN {connections}"
-        shared = lake.query(
-            f"SELECT call_key, {_SIGHTINGS}, {by_taps} AS by_taps FROM {{rows}} "
-            f"WHERE {_SIGHTINGS} IS NOT NULL OR {by_taps}",
-            rows=RowsOfDates(RPC_CALLS, dates), connections=connections,
-        )  # fmt: skip
-        seen = pc.or_(shared["by_taps"], _name_captures(shared, _SIGHTINGS, replaced))
-        calls = shared.filter(seen)["call_key"].to_pylist()
-        rows = lake.select_by_values(RPC_CALLS, calls, dates=dates).select(schema.names).cast(schema).to_pylist()
-        steps = read_clock_steps(lake)
-        left = [row for row in (row_without_captures(row, replaced, steps) for row in rows) if row is not None]
-        lake.delete_values(RPC_CALLS, "call_key", calls, dates=dates)
-        self._append(RPC_CALLS, pa.Table.from_pylist(left, schema))
-
-    def _remove_packet_sightings(self, dates: Collection[dt.date | None], connections: Collection[str]) -> None:
-        """Rebuild packets that replaced captures share with others, from the sightings of the others alone."""
-        replaced, schema = self.plan.replaced_captures, BRONZE_SCHEMAS["session_packets"]
-        where = f"connection_id IN {{names}} AND sightings IS NOT NULL AND {dates_condition(dates)}"
-        stored = self.lake.select(SESSION_PACKETS, where, schema.names, names=connections).cast(schema)
-        rows = [row for row in stored.to_pylist() if replaced & {seen["capture_id"] for seen in row["sightings"]}]
-        left = [row for row in (packet_without_captures(row, replaced) for row in rows) if row is not None]
-        self.lake.delete_values(SESSION_PACKETS, "packet_key", {row["packet_key"] for row in rows}, dates=dates)
-        self._append(SESSION_PACKETS, pa.Table.from_pylist(left, schema))
+    def _replace_shared_rows(self, dates: Dates, connections: Collection[str]) -> None:
+        """Leave calls and packets that replaced captures share with others as these others show them."""
+        replaced, folder = self.plan.replaced_captures, self.folder / _OF_OTHERS
+        rows_of_others: dict[Table, RowOfOthers] = {
+            RPC_CALLS: partial(row_without_captures, captures=replaced, steps=read_clock_steps(self.lake)),
+            SESSION_PACKETS: partial(packet_without_captures, captures=replaced),
+        }
+        for table, row_of_others in rows_of_others.items():
+            keys = stage_rows_of_others(
+                self.lake, folder, table, replaced, row_of_others, dates=dates, connections=connections
+            )
+            if len(keys):
+                left = self._stamped_rows(table, (staged_files(folder / table.name), iter))
+                self.lake.delete_and_insert(table, table.key[0], keys, left, dates=dates)
 
     def rename_captures(self) -> None:
-        """Give stored captures their new keys, all in one statement per table: two captures may swap keys.
-
-        Sightings, and places that captures show of one another, name them too.
-        """
-        if not self.plan.renamed_captures:
-            return
-        for table in _TABLES_WITH_CAPTURE_ID:
-            self._rename_rows(table, self.plan.renamed_captures)
-            for column in (_SIGHTINGS, _TAP_STEPS):
-                if column in table.names and self.lake.exists(table):
-                    self._rename_in_lists(table, column)
-
-    def _rename_rows(self, table: Table, renamed: Mapping[str, str]) -> None:
-        """Give captures new keys in the rows of a table, but for sightings."""
-        if not renamed:
-            return
-        cases = " ".join(f"WHEN {literal(old)} THEN {literal(new)}" for old, new in sorted(renamed.items()))
-        names = ", ".join(literal(name) for name in sorted(renamed))
-        columns = [name for name in _CAPTURE_COLUMNS if name in table.names]
-        where = " OR ".join(f"{column} IN ({names})" for column in columns)
-        self.lake.update(table, {column: f"CASE {column} {cases} ELSE {column} END" for column in columns}, where)
-
-    def _rename_in_lists(self, table: Table, column: str) -> None:
-        """Give captures new keys in a column of lists of structs."""
-        renamed = self.plan.renamed_captures
-        stored = self.lake.select(table, f"{column} IS NOT NULL", (*table.key, column))
-        found = stored.filter(_name_captures(stored, column, renamed))
-        rows = found.to_pylist()
-        for element in (one for row in rows for one in row[column]):
-            names = element.keys() & _CAPTURES_IN_LISTS
-            element |= {name: renamed.get(element[name], element[name]) for name in names}
-        if rows:
-            self.lake.update_columns(table, pa.Table.from_pylist(rows, found.schema), dates=None)
+        """Give stored captures their new keys."""
+        if renamed := self.plan.renamed_captures:
+            for table in _TABLES_WITH_CAPTURE_ID:
+                rename_captures(self.lake, table, renamed)
 
     # -- all tables but the ledger ---------------------------------------------------------------------------------
 
@@ -223,13 +185,13 @@ class BronzeWriter:
             QUARANTINE: lambda: self._write(QUARANTINE, changes, "quarantine_key", changes.replaced_quarantine_keys),
             PENDING: partial(self._write_pending, changes, expiry),
         }
-        if changes.overlapping_connections:  # their calls are counted when they are merged
+        if len(changes.overlapping_connections):  # their calls are counted when they are merged
             writes[RPC_CALLS] = write_calls_and_connections
             del writes[CONNECTIONS]
         run_concurrently(writes)
         run_concurrently({table: partial(self.lake.create, table) for table in writes | {CONNECTIONS: None}})
 
-    def _write(self, table: Table, changes: MergeChanges, column: str, replaced: Collection[str]) -> None:
+    def _write(self, table: Table, changes: MergeChanges, column: str, replaced: pa.Array) -> None:
         """Write a table: the staged rows, and merged rows in place of those with a ``replaced`` value of ``column``."""
         lake = self.lake
         if table is QUARANTINE:
@@ -243,17 +205,17 @@ class BronzeWriter:
             staged = transform(self.staged.rows(table.name).to_batches())
             rows = pa.concat_tables([pa.Table.from_batches(staged, rows.schema), rows])
             dates = changes.dates | set(rows.column("event_date").to_pylist())
-            stored = lake.select_by_values(table, {*replaced, *rows.column(column).to_pylist()}, dates=dates)
+            stored = lake.select_by_values(table, distinct_texts(replaced, rows.column(column)), dates=dates)
             lake.replace_changed(table, self._stamp(table, rows), stored, dates=dates)
             return
-        merged, deleted = changes.files(table.name), set[str]()
-        if self.versions_before[str(table)] is not None and changes.affects_stored_rows and replaced:
+        merged, deleted = changes.files(table.name), NO_TEXTS
+        if self.versions_before[str(table)] is not None and changes.affects_stored_rows and len(replaced):
             gone = self._replace(table, merged, replaced, changes.dates, column=column)
-            merged, deleted = self._replacing(table), {*gone[table.key[0]].to_pylist()}
+            merged, deleted = self._replacing(table), distinct_texts(gone[table.key[0]])
         self._delete_and_insert(table, transform, merged, deleted=deleted, dates=changes.dates)
 
     def _replace(
-        self, table: Table, merged: RowsOfFiles, replaced: Collection[str], dates: Dates, *,
+        self, table: Table, merged: RowsOfFiles, replaced: pa.Array, dates: Dates, *,
         column: str | None = None, columns: Sequence[str] = (),
     ) -> pa.Table:  # fmt: skip
         """Return the rows that merged ones replace, as ``stage_replacing_rows``; those that are equal stay."""
@@ -266,16 +228,16 @@ class BronzeWriter:
 
     def _write_pending(self, changes: MergeChanges, expiry: PendingExpiry | None) -> None:
         """Write the remainders but those that have expired; stored ones that have leave."""
-        replaced = changes.updated_remainders | changes.unmergeable
+        replaced = distinct_texts(changes.updated_remainders, changes.unmergeable)
         merged, transform = changes.files(PENDING.name), exclude_rows("pending_key", replaced)
-        deleted, dates = set(replaced) if changes.affects_stored_rows else set[str](), set(changes.dates)
+        deleted, dates = replaced if changes.affects_stored_rows else NO_TEXTS, set(changes.dates)
         if expiry is None:
             self._delete_and_insert(PENDING, transform, merged, deleted=deleted, dates=dates)
             return
         open_connections = expiry.find_open_connections(self.lake, changes.new_rows(PENDING.name, EXPIRY_COLUMNS))
         if self.versions_before[str(PENDING)] is not None:
             expired = expiry.expired_rows(self.lake, open_connections)
-            deleted |= set(expired["pending_key"].to_pylist())
+            deleted = distinct_texts(deleted, expired["pending_key"])
             dates |= set(expired[EVENT_DATE].to_pylist())
 
         def unexpired(batches: Batches) -> Batches:
@@ -289,7 +251,7 @@ class BronzeWriter:
         )
 
     def _delete_and_insert(
-        self, table: Table, transform: BatchTransform, merged: RowsOfFiles, *, deleted: Collection[str],
+        self, table: Table, transform: BatchTransform, merged: RowsOfFiles, *, deleted: pa.Array,
         dates: Collection[dt.date | None], merged_transform: BatchTransform = iter,
     ) -> None:  # fmt: skip
         """Insert the staged rows and the ``merged`` ones, each as a transform changes them; delete rows.
@@ -297,13 +259,16 @@ class BronzeWriter:
         In how many commits: see ``Lake.delete_and_insert``. Staging files are read once, by the tasks that write the
         table. ``deleted`` are keys of stored rows on ``dates``.
         """
-        fresh = self._stamped_rows(table, (self.staged.files(table.name), transform), (merged.files, merged_transform))
-        if fresh.part_count or deleted:
+        sources = (self.staged.files(table.name), transform), (merged.files, merged_transform)
+        fresh = self._stamped_rows(table, *sources, observer=self.observers.get(table))
+        if fresh.part_count or len(deleted):
             self.lake.delete_and_insert(table, table.key[0], deleted, fresh, dates=dates)
 
-    def _stamped_rows(self, table: Table, *sources: tuple[Mapping[LakePath, int], BatchTransform]) -> PartitionedRows:
+    def _stamped_rows(
+        self, table: Table, *sources: tuple[Mapping[LakePath, int], BatchTransform], observer: RowObserver | None = None
+    ) -> PartitionedRows:
         """Return the rows of staging files, as a transform changes them, with the columns of the run."""
-        run_id, ingested_at, observer = self.run_id, self.clock.now, self.observers.get(table)
+        run_id, ingested_at = self.run_id, self.clock.now
         transforms = {str(file): transform for files, transform in sources for file in files}
         tasks = plan_tasks({file: size for files, _ in sources for file, size in files.items()})
 
@@ -316,19 +281,20 @@ class BronzeWriter:
 
     def _write_calls(self, changes: MergeChanges) -> None:
         """Write the calls, and stage the connections that captures saw at the same time."""
-        merged, deleted = changes.files(RPC_CALLS.name), set[str]()
-        if replaced := changes.replaced_call_keys - changes.unchanged_call_keys:
+        merged, deleted, replaced = changes.files(RPC_CALLS.name), NO_TEXTS, changes.replaced_call_keys
+        replaced = replaced.filter(pc.invert(pc.is_in(replaced, changes.unchanged_call_keys)))
+        if len(replaced):
             times = "request_at", "response_at"
             gone = self._replace(RPC_CALLS, merged, replaced, changes.dates, columns=times)
-            merged, deleted = self._replacing(RPC_CALLS), {*gone["call_key"].to_pylist()}
+            merged, deleted = self._replacing(RPC_CALLS), distinct_texts(gone["call_key"])
             if RPC_CALLS in self.observers:
-                self.removed_calls = RemovedCalls(frozenset(deleted), _silver_dates(gone))
+                self.removed_calls = RemovedCalls(deleted, _silver_dates(gone))
         stay = exclude_rows("call_key", changes.unchanged_call_keys)
         transform = apply_bind_context(changes)
         self._delete_and_insert(
             RPC_CALLS, transform, merged, deleted=deleted, dates=changes.dates, merged_transform=stay
         )
-        if changes.overlapping_connections:
+        if len(changes.overlapping_connections):
             stage_overlapping_calls(self.lake, changes)
             of_taps, names = changes.files(MERGED_CALLS), changes.overlapping_connections
             rows = self._stamped_rows(RPC_CALLS, (of_taps.files, iter))
@@ -337,10 +303,10 @@ class BronzeWriter:
     def _write_packets(self, changes: MergeChanges) -> None:
         """Write the packets of the binary protocol."""
         staged = RowsOfFiles(BRONZE_SCHEMAS[SESSION_PACKETS.name], self.staged.files(SESSION_PACKETS.name))
-        replaced = changes.replaced_packet_keys | stage_shared_packets(self.lake, changes, staged)
+        replaced = [changes.replaced_packet_keys, stage_shared_packets(self.lake, changes, staged)]
         if self.plan.replaced_captures:  # what others saw of their packets was put back
-            replaced |= {*changes.new_rows(SESSION_PACKETS.name, ["packet_key"])["packet_key"].to_pylist()}
-        self._write(SESSION_PACKETS, changes, "packet_key", replaced)
+            replaced.append(changes.new_rows(SESSION_PACKETS.name, ["packet_key"])["packet_key"])
+        self._write(SESSION_PACKETS, changes, "packet_key", distinct_texts(*replaced))
 
     def _write_pings(self, removed: Sequence[str] = ()) -> None:
         """Write pings: those of this round with the stored ones that they may belong to.
@@ -361,11 +327,6 @@ class BronzeWriter:
         fresh, stale = changed_keys(found, stored, "ping_key")
         rows = self._stamp(PINGS, found.filter(is_in(found, "ping_key", fresh)))
         lake.delete_and_insert(PINGS, "ping_key", stale, rows, dates=dates)
-
-    def _append(self, table: Table, rows: pa.Table) -> None:
-        """Append rows, if there are any."""
-        if rows.num_rows:
-            self.lake.append(table, self._stamp(table, rows))
 
     def _stamp(self, table: Table, rows: pa.Table) -> pa.Table:
         return stamp_rows(table, rows, self.run_id, self.clock.now)
@@ -437,16 +398,6 @@ class BronzeWriter:
         return len(written)
 
 
-def _name_captures(rows: pa.Table, column: str, captures: Collection[str]) -> pa.Array:
-    """Return which rows name one of the captures in a column of lists of structs, as a boolean array."""
-    lists = rows[column].combine_chunks()
-    each, names = pc.list_flatten(lists), pa.array(sorted(captures), pa.string())
-    columns = [name for name in _CAPTURES_IN_LISTS if each.type.get_field_index(name) >= 0]
-    is_named = reduce(pc.or_, [pc.is_in(pc.struct_field(each, name), names) for name in columns])
-    places = pc.list_parent_indices(lists).filter(is_named)
-    return pc.is_in(pa.array(range(len(lists)), pa.int64()), places)
-
-
 def _ledger_row(read: PlannedRead, row: RowDict, before: RowDict | None) -> RowDict:
     """Return a capture's ledger row: what was read, added to the row ``before`` if reading was resumed."""
     row = {**row, **_file_columns(read.capture_files.ledger_columns()), "capture_id": read.capture_id}
@@ -472,5 +423,5 @@ def _silver_dates(calls: pa.Table) -> frozenset[dt.date | None]:
     """Return the event dates that silver's rows of calls can have: those of request and response."""
     if not calls.num_rows:
         return frozenset()
-    times = {time for name in ("request_at", "response_at") for time in calls[name].to_pylist()}
-    return frozenset({None, *(time.date() for time in times if time is not None)})
+    days = (pc.unique(pc.cast(calls[name], pa.date32())) for name in ("request_at", "response_at"))
+    return frozenset({None, *(day for of_name in days for day in of_name.to_pylist())})

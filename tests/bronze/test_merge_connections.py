@@ -97,7 +97,7 @@ def test_a_port_that_one_four_tuple_shows_to_be_rpc_is_so_for_those_that_are_mer
 
 
 def in_any_order(found):
-    rows = found.to_pylist() if isinstance(found, pa.Table) else found
+    rows = found.to_pylist() if isinstance(found, pa.Table | pa.Array) else found
     return sorted(rows, key=repr) if isinstance(rows, list) else rows
 
 
@@ -123,13 +123,12 @@ def test_calls_that_come_to_the_same_stay_and_all_others_are_made_anew(ring, mer
         earlier = [row for row in pending.values() if four_tuple_key(row) in flows]
         changes = merge(fresh, pa.Table.from_pylist(earlier, BRONZE_SCHEMAS["pending"]))
         now = {row["call_key"]: row for row in changes.new_rows("rpc_calls").to_pylist()}
-        assert not changes.unchanged_call_keys & changes.replaced_call_keys
-        assert changes.unchanged_call_keys <= now.keys()
-        assert {key: now[key] for key in changes.unchanged_call_keys} == {
-            key: calls[key] for key in changes.unchanged_call_keys
-        }
-        unchanged += len(changes.unchanged_call_keys)
-        calls = {key: row for key, row in calls.items() if key not in changes.replaced_call_keys} | now
+        kept, replaced = ({*keys.to_pylist()} for keys in (changes.unchanged_call_keys, changes.replaced_call_keys))
+        assert not kept & replaced
+        assert kept <= now.keys()
+        assert {key: now[key] for key in kept} == {key: calls[key] for key in kept}
+        unchanged += len(kept)
+        calls = {key: row for key, row in calls.items() if key not in replaced} | now
         pending |= {row["pending_key"]: row for row in (*fresh.to_pylist(), *changes.new_rows("pending").to_pylist())}
     assert unchanged
     whole = merge(pa.concat_tables(ring)).new_rows("rpc_calls").to_pylist()

@@ -48,7 +48,6 @@ _DEFAULT_RECORDS: Final = {
     "ExtensionHeader": layouts.EXTENSION_HEADER,
     "SubqueueHeader": layouts.SUBQUEUE_HEADER,
 }
-_MESSAGE_CLASS_NAMES: Final = pa.array([codes.message_class_name(code) for code in range(0x10000)], pa.string())
 _IS_ACKNOWLEDGEMENT_CLASS: Final = np.isin(np.arange(0x10000), list(codes.RECEIVE_ACKNOWLEDGEMENTS))
 
 
@@ -218,7 +217,9 @@ def _add_properties(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None
     found, has = decoded.properties, decoded.has("MessagePropertiesHeader")
     whole = decoded.has("MessagePropertiesHeader whole")
     kind = found["MessageClass"]
-    columns["class_name"] = _MESSAGE_CLASS_NAMES.take(pa.array(kind.astype(np.int32), mask=~has))
+    classes, place = np.unique(kind, return_inverse=True)
+    names = pa.array(map(codes.message_class_name, classes.tolist()), pa.string())
+    columns["class_name"] = names.take(pa.array(place, mask=~has))
     columns["message_kind"] = message_kind_column(kind.astype(np.int64), has)
     correlation = np.ascontiguousarray(found["CorrelationID"])
     words = correlation.view("<u4")

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Final
+from functools import reduce
+from operator import or_
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import NO_TEXTS, distinct_texts
 from pipeline.bronze.across_captures.four_tuples import FOUR_TUPLE
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import RowsOfFiles
@@ -67,6 +70,10 @@ REBUILT_CALLS_SCHEMA, REBUILT_PACKETS_SCHEMA = (
 _SAME_FOR_ALL: Final = {"folder", "limits", "steps"}
 
 
+def _no_keys() -> pa.Array:
+    return NO_TEXTS
+
+
 @dataclass(slots=True)
 class MergeChanges:
     """What merging changes in the tables and in the staging files of a run.
@@ -104,33 +111,29 @@ class MergeChanges:
     rebuilt_calls: pa.Table = field(default_factory=REBUILT_CALLS_SCHEMA.empty_table)
     rebuilt_packets: pa.Table = field(default_factory=REBUILT_PACKETS_SCHEMA.empty_table)
     packet_counts: pa.Table = field(default_factory=PACKET_COUNTS_SCHEMA.empty_table)
-    previous_connection_ids: set[str] = field(default_factory=set)
-    replaced_call_keys: set[str] = field(default_factory=set)
-    unchanged_call_keys: set[str] = field(default_factory=set)
-    replaced_quarantine_keys: set[str] = field(default_factory=set)
-    replaced_packet_keys: set[str] = field(default_factory=set)
-    overlapping_connections: set[str] = field(default_factory=set)
-    shared_sessions: set[str] = field(default_factory=set)
-    updated_remainders: set[str] = field(default_factory=set)
-    unmergeable: set[str] = field(default_factory=set)
+    previous_connection_ids: pa.Array = field(default_factory=_no_keys)
+    replaced_call_keys: pa.Array = field(default_factory=_no_keys)
+    unchanged_call_keys: pa.Array = field(default_factory=_no_keys)
+    replaced_quarantine_keys: pa.Array = field(default_factory=_no_keys)
+    replaced_packet_keys: pa.Array = field(default_factory=_no_keys)
+    overlapping_connections: pa.Array = field(default_factory=_no_keys)
+    shared_sessions: pa.Array = field(default_factory=_no_keys)
+    updated_remainders: pa.Array = field(default_factory=_no_keys)
+    unmergeable: pa.Array = field(default_factory=_no_keys)
     dates: Dates = field(default_factory=set)
     affects_stored_rows: bool = False
     failures: dict[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         """Whether any connection was merged."""
-        return bool(self.previous_connection_ids)
+        return len(self.previous_connection_ids) > 0
 
-    def add(self, other: MergeChanges) -> None:
+    def add(self, others: Iterable[MergeChanges]) -> None:
         """Add the changes of other four-tuples, whose merged rows are in the same folder."""
+        every = [self, *others]
         for each in fields(self):
             if each.name not in _SAME_FOR_ALL:
-                known, more = getattr(self, each.name), getattr(other, each.name)
-                if isinstance(known, pa.Table):
-                    known = pa.concat_tables([known, more])
-                else:
-                    known |= more
-                setattr(self, each.name, known)
+                setattr(self, each.name, _joined([getattr(changes, each.name) for changes in every]))
 
     def captures_to_reread(self) -> dict[str, set[str]]:
         """Return captures that hold more of MSMQ connections than was kept, with the endpoints of these connections."""
@@ -166,3 +169,10 @@ def packet_dates(row: RowDict) -> Iterator[dt.date | None]:
         return
     for number in range((last.date() - first.date()).days + 1):
         yield first.date() + dt.timedelta(days=number)
+
+
+def _joined(parts: Sequence[Any]) -> Any:  # noqa: ANN401 - values of one field
+    """Return tables one after the other, keys each once, and all of sets and dictionaries; whether any is true."""
+    if isinstance(parts[0], pa.Table):
+        return pa.concat_tables(parts)
+    return distinct_texts(*parts) if isinstance(parts[0], pa.Array) else reduce(or_, parts)

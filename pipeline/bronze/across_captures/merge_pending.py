@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import distinct_texts
+from pipeline.arrow_rows import NO_TEXTS, distinct_texts
 from pipeline.bronze.across_captures.four_tuples import (
     FOUR_TUPLE,
     FOUR_TUPLE_SQL,
@@ -79,13 +79,12 @@ def merge_pending(
         ends = [KnownEnd(**row) for row in lake.query(_KNOWN_ENDS_SQL, **inputs).to_pylist()]
         by_bucket = {name: by_four_tuple(query) for name, query in queries.items()}
         found = stage_groups(lake, folder, by_bucket, RemainderMerge(limits, steps, ends).stage, MERGE_SUMMARY)
-        for pickled in found[PICKLED].to_pylist():
-            changes.add(pickle.loads(pickled))  # noqa: S301 - a task of this run made it
+        changes.add(pickle.loads(each) for each in found[PICKLED].to_pylist())  # noqa: S301 - tasks of this run made them
     if removed.num_rows:  # calls that these captures saw too were taken out, also where merging gives the same again
-        changes.replaced_call_keys |= changes.unchanged_call_keys
-        changes.unchanged_call_keys.clear()
+        changes.replaced_call_keys = distinct_texts(changes.replaced_call_keys, changes.unchanged_call_keys)
+        changes.unchanged_call_keys = NO_TEXTS
         # Their captures' rows are gone, but a row of bronze.connections names no capture.
-        changes.previous_connection_ids.update(removed["connection_id"].to_pylist())
+        changes.previous_connection_ids = distinct_texts(changes.previous_connection_ids, removed["connection_id"])
         for row in removed.select(["first_packet_at", "last_packet_at"]).to_pylist():
             changes.dates.update(packet_dates(row))
         changes.affects_stored_rows = True

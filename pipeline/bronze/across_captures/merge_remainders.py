@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from pipeline.arrow_rows import is_in
+from pipeline.arrow_rows import distinct_texts, is_in
 from pipeline.bronze.across_captures.four_tuples import FOUR_TUPLE
 from pipeline.bronze.across_captures.merge_changes import (
     CALLS_OF_TAPS,
@@ -53,6 +53,7 @@ MERGE_SUMMARY: Final = StructType().add(PICKLED, "binary")
 FLOWS_PER_BATCH: Final = 2000  # four-tuples merged at a time, at most: their remainders are in memory
 _Remainders = list[tuple[RowDict, bool]]  # with whether they are of this run
 _Name = tuple[str, str]  # of a capture and of a connection as it alone saw it
+_Failure = tuple[str, str]  # by key of a remainder: its capture, and why it cannot be merged
 _SEEN_TWICE: Final = {
     "rpc_calls": (CALLS_OF_TAPS, "taps"),
     "connections": (CONNECTIONS_OF_TAPS, "taps"),
@@ -77,15 +78,18 @@ class RemainderMerge:
         rows, schema = parts[REMAINDERS], BRONZE_SCHEMAS["pending"]
         pending, is_fresh = rows.select(schema.names).cast(schema), rows[IS_FRESH].to_pylist()
         to_merge = self._to_merge(pending, is_fresh, parts.select(REMOVED, CANDIDATE_COLUMNS).to_pylist())
-        changes = MergeChanges()
+        parts_of_changes, failures = list[MergeChanges](), dict[str, _Failure]()
         for begin in range(0, len(to_merge), FLOWS_PER_BATCH):
             flows = to_merge[begin : begin + FLOWS_PER_BATCH]
             found = iter(pending.take(list(chain.from_iterable(flows))).to_pylist())  # much larger than in Arrow
             batch = [[(next(found), is_fresh[place]) for place in places] for places in flows]
-            for groups, merged in self._merged_groups(batch, changes):
+            for groups, merged in self._merged_groups(batch, failures):
                 made = _Changes(groups, merged)
                 made.stage(staging)
-                changes.add(made.changes())
+                parts_of_changes.append(made.changes())
+        unmergeable = pa.array(failures.keys(), pa.string())
+        changes = MergeChanges(unmergeable=unmergeable, failures=dict(failures.values()))
+        changes.add(parts_of_changes)
         return pa.table({PICKLED: pa.array([pickle.dumps(changes)], pa.binary())})
 
     def _to_merge(self, pending: pa.Table, is_fresh: Sequence[bool], removed: Sequence[RowDict]) -> list[list[int]]:
@@ -108,26 +112,25 @@ class RemainderMerge:
         return merge_connections(rows, self.limits, self.steps, self.ends)
 
     def _merged_groups(
-        self, batch: Sequence[_Remainders], changes: MergeChanges
+        self, batch: Sequence[_Remainders], failures: dict[str, _Failure]
     ) -> Iterator[tuple[Sequence[_Remainders], MergeResult]]:
         """Merge the remainders of each four-tuple of a batch; if that fails, find out at which captures."""
         try:
             yield batch, self._merge(batch)
         except Exception:  # noqa: BLE001 - it is the error of a capture: the others are merged
             for group in batch:
-                if mergeable := self._mergeable_remainders(group, changes):
+                if mergeable := self._mergeable_remainders(group, failures):
                     yield [mergeable], self._merge([mergeable])
 
-    def _mergeable_remainders(self, group: _Remainders, changes: MergeChanges) -> _Remainders:
-        """Return the remainders of a four-tuple that can be merged; note the captures of the others as failures."""
+    def _mergeable_remainders(self, group: _Remainders, failures: dict[str, _Failure]) -> _Remainders:
+        """Return the remainders of a four-tuple that can be merged; note the others as failures."""
         mergeable: _Remainders = []
         for row, is_fresh in sorted(group, key=lambda each: each[1]):  # those of earlier runs could be merged then
             try:
                 self._merge([[*mergeable, (row, is_fresh)]])
             except Exception as error:  # noqa: BLE001
                 peers = f"{row['client_address']}:{row['client_port']} and {row['server_address']}:{row['server_port']}"
-                changes.failures[row["capture_id"]] = f"merging {peers}: {describe_failure(error)}"
-                changes.unmergeable.add(row["pending_key"])
+                failures[row["pending_key"]] = row["capture_id"], f"merging {peers}: {describe_failure(error)}"
             else:
                 mergeable.append((row, is_fresh))
         return mergeable
@@ -175,27 +178,29 @@ class _Changes:
             rebuilt_calls=_rebuilt(rows, "call_keys", REBUILT_CALLS_SCHEMA),
             rebuilt_packets=_rebuilt(rows, "packet_keys", REBUILT_PACKETS_SCHEMA),
             packet_counts=pa.Table.from_batches([found.packet_counts]),
-            previous_connection_ids={row["connection_id"] for row in rows},
-            replaced_quarantine_keys={key for row in rows for key in row["quarantine_keys"]},
-            replaced_packet_keys={key for row in stored for key in row["packet_keys"]},
-            overlapping_connections=set(found.taps),
-            shared_sessions=set(found.shared_sessions),
-            updated_remainders={row["pending_key"] for row in self._updated},
+            previous_connection_ids=_distinct(row["connection_id"] for row in rows),
+            replaced_quarantine_keys=_distinct(key for row in rows for key in row["quarantine_keys"]),
+            replaced_packet_keys=_distinct(key for row in stored for key in row["packet_keys"]),
+            overlapping_connections=_distinct(found.taps),
+            shared_sessions=_distinct(found.shared_sessions),
+            updated_remainders=_distinct(row["pending_key"] for row in self._updated),
             dates={day for row in rows for day in packet_dates(row)},
             affects_stored_rows=bool(stored),
         )
         relabelled, moved = set[_Name](), set[_Name]()
+        replaced_calls, unchanged_calls = list[str](), list[str]()
         for row in stored:
             name = row["capture_id"], row["connection_id"]
             label = self._labels.get(name)
             if label is None or not label["together"]:
                 calls_made = self._after.get(row["pending_key"], {}).get("calls_made")
                 is_unchanged = calls_made is not None and calls_made == row["calls_made"]
-                (changes.unchanged_call_keys if is_unchanged else changes.replaced_call_keys).update(row["call_keys"])
+                (unchanged_calls if is_unchanged else replaced_calls).extend(row["call_keys"])
             if label is not None and _changes_finished_calls(row, label, self._meanings.get(name, ())):
                 relabelled.add(name)
             if name in self._moves and _changes_packets(row, self._moves[name]):
                 moved.add(name)
+        changes.replaced_call_keys, changes.unchanged_call_keys = _distinct(replaced_calls), _distinct(unchanged_calls)
         meanings = chain.from_iterable(self._meanings.values())
         changes.labels = _with_flag(self._labels.values(), LABELS_SCHEMA, relabelled)
         changes.meanings = _with_flag([*meanings], MEANINGS_SCHEMA, relabelled)
@@ -212,6 +217,10 @@ class _Changes:
             if row["pending_key"] in self._after and (is_fresh or now != row):
                 updated.append(now)
         return updated
+
+
+def _distinct(names: Iterable[str]) -> pa.Array:
+    return distinct_texts(pa.array(names, pa.string()))
 
 
 def _by_name(rows: pa.RecordBatch) -> dict[_Name, RowDict]:

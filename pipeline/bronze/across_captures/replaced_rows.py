@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -21,7 +21,7 @@ _MERGED, _STORED = "merged", "stored"
 
 
 def stage_replacing_rows(
-    lake: Lake, folder: LakePath, table: Table, merged: RowsOfFiles, values: Collection[str], dates: Dates, *,
+    lake: Lake, folder: LakePath, table: Table, merged: RowsOfFiles, values: pa.Array, dates: Dates, *,
     column: str | None = None, columns: Sequence[str] = (),
 ) -> pa.Table:  # fmt: skip
     """Stage the merged rows that no stored row equals, of those that they replace; return these, as far as they go.

@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from pipeline.arrow_rows import NO_TEXTS, distinct_texts
 from pipeline.bronze.across_captures.four_tuples import FOUR_TUPLE, by_four_tuple
 from pipeline.bronze.across_captures.merge_changes import COMMON_PACKETS, COVERAGE, JOINT_PACKETS, MergeChanges
 from pipeline.bronze.across_captures.staged_rows import staged_ids_of_shared
@@ -35,13 +36,13 @@ _STORED, _STAGED, _MOVES, _REBUILT = "stored", "staged", "moves", "rebuilt"
 _PACKETS_SQL: Final = f"SELECT {', '.join(SESSION_PACKETS_SCHEMA.names)} FROM {{rows}} WHERE connection_id IN {{names}}"
 
 
-def stage_shared_packets(lake: Lake, changes: MergeChanges, staged: RowsOfFiles) -> set[str]:
+def stage_shared_packets(lake: Lake, changes: MergeChanges, staged: RowsOfFiles) -> pa.Array:
     """Add the packets of shared sessions to the merged ones; return the keys of the stored rows that they replace.
 
     ``staged``: rows of this run's captures.
     """
-    if changes.folder is None or not changes.shared_sessions:
-        return set()
+    if changes.folder is None or not len(changes.shared_sessions):
+        return NO_TEXTS
     stored = {"rows": RowsOfDates(SESSION_PACKETS, changes.dates), "names": changes.shared_sessions}
     packets = {
         _STORED: BoundQuery(_PACKETS_SQL, stored),
@@ -56,7 +57,7 @@ def stage_shared_packets(lake: Lake, changes: MergeChanges, staged: RowsOfFiles)
     queries = {name: by_four_tuple(query) for name, query in packets.items()}
     queries |= {name: by_four_tuple(query, FOUR_TUPLE) for name, query in known.items()}
     found = stage_groups(lake, changes.folder, queries, _SharedPackets(changes.steps).stage, _REPLACED, label="shared")
-    return {*found["packet_key"].to_pylist()}
+    return distinct_texts(found["packet_key"])
 
 
 @dataclass(frozen=True, slots=True)

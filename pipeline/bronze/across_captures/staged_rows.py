@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -71,13 +71,12 @@ def staged_ids_of_shared(changes: MergeChanges) -> pa.Array:
     return distinct_texts(moves.filter(is_in(moves, "connection_id", changes.shared_sessions))["was_connection_id"])
 
 
-def exclude_rows(column: str, keys: Collection[str] | pa.Array) -> BatchTransform:
+def exclude_rows(column: str, keys: pa.Array) -> BatchTransform:
     """Return a transform that drops the rows whose ``column`` has one of these values."""
     if not len(keys):
         return iter
-    excluded = keys if isinstance(keys, pa.Array) else pa.array(sorted(keys), pa.string())
 
     def filtered(batches: Batches) -> Iterator[pa.RecordBatch]:
-        return (batch.filter(pc.invert(pc.is_in(batch[column], excluded))) for batch in batches)
+        return (batch.filter(pc.invert(pc.is_in(batch[column], keys))) for batch in batches)
 
     return filtered

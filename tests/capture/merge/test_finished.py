@@ -127,8 +127,8 @@ def test_stray_bytes_of_this_run_take_their_connection_s_name_and_those_made_ane
     label = {"capture_id": "a", "was_connection_id": "was 1", "connection_id": "now", "ours": True, "handshake": True}
     changes = MergeChanges(
         labels=pa.Table.from_pylist([{**label, "together": False}], LABELS_SCHEMA),
-        previous_connection_ids={"was 1"},
-        replaced_quarantine_keys={"2"},
+        previous_connection_ids=pa.array(["was 1"]),
+        replaced_quarantine_keys=pa.array(["2"]),
     )
     batch = pa.RecordBatch.from_pylist(strays, BRONZE_SCHEMAS["quarantine"])
     found = [row for named in apply_connection_ids(changes)([batch]) for row in named.to_pylist()]
