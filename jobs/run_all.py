@@ -33,6 +33,7 @@ from pipeline.bronze.input_files import InputFile
 from pipeline.concurrency import run_concurrently
 from pipeline.findings import update as findings_update
 from pipeline.findings import update_reported_sequences, update_sessions
+from pipeline.findings.hops import update_hops
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.lake.lake import Lake
 from pipeline.privacy.redaction import RedactionRun
@@ -196,11 +197,12 @@ def _gold_steps(
     job_run.stages.begin("attempts")
     cli.log_progress("updating receive attempts")
     attempts = partial(attempts_update.update, cleanup=config.timers.cleanup, declared=config.queues.aliases)
-    clones = partial(update_sessions.update_clones, run_id=run_id, wait=config.transfers.wait)
+    clones = partial(update_hops.update_clones, run_id=run_id, wait=config.transfers.wait)
     yield {RECEIVE_ATTEMPTS: attempts, FINDINGS: clones}
     job_run.stages.begin("sequences")
     cli.log_progress("updating sequences and queue histories")
     reads, queue_settings = config.reads, queue_state_settings(config)
+    sessions = SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire)
     machines: UpdateSteps = {}
     if hosts_provenance is not None:  # after what the attempts change in messages, so that no run reads these again
         machines[HOSTS] = partial(hosts.update_hosts, run_id=run_id, provenance=hosts_provenance)
@@ -212,6 +214,7 @@ def _gold_steps(
             settings=TransferSettings(config.transfers.wait, config.pending.expire, config.alerts.max_clock_difference),
         ),
         TRANSFER_SEQUENCES: partial(update_sequences.update, run_id=run_id, settings=sequence_settings(config)),
+        FINDINGS: partial(update_sessions.update, run_id=run_id, settings=sessions),  # tasks work beside this process
     }
     yield {QUEUE_HISTORY: partial(queues_update.update, settings=queue_settings, run_id=run_id)}  # counts transfers
     job_run.stages.begin("findings")
@@ -228,11 +231,10 @@ def _gold_steps(
 
 
 def _update_findings(lake: Lake, *, config: Config, run_id: str) -> int:
-    """Update the findings on calls, queues and machines, on sessions, on sequences; return how many are written."""
+    """Update the findings on calls, queues and machines, on hops, on sequences; return how many are written."""
     limits = QueueRuleLimits.from_settings(config.alerts, config.history)
-    sessions = SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire)
     written = findings_update.update(lake, stubs=config.store.stubs, limits=limits)
-    written += update_sessions.update(lake, run_id, sessions, config.transfers.wait)
+    written += update_hops.update(lake, run_id, config.transfers.wait)
     return written + update_reported_sequences.update(lake, run_id)
 
 

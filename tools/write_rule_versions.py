@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from pipeline.findings import evaluate, evaluate_queues, hop_findings, reported_sequences, session_findings  # noqa: F401 - their import registers the checks
+from pipeline.findings import evaluate, evaluate_queues, reported_sequences, session_findings  # noqa: F401 - their import registers the checks
+from pipeline.findings.hops import hop_findings  # noqa: F401
 from pipeline.findings.rules import registry
 from pipeline.findings.rules.registry import ALL_RULES, RuleCheck
 from pipeline.transfers.hops.hop_keys import CLONES_RULE
@@ -21,6 +22,7 @@ _NOT_OF_RULES: Final = (
 _NOT_OF: Final = {"CALL_RULES": (), "SESSION_RULES": ("pipeline.findings.columns.association_calls",)}
 """What does not count in a group either; in others it is all columns of calls."""
 _CLONES: Final = [check for check in registry.HOP_CHECKS if check.rule_id == CLONES_RULE]
+_OF_HOPS: Final = (("hops.hop_findings", "hop_finding_rows"),)
 _FINDINGS: Final = "pipeline.findings"
 _GROUPS: Final[dict[str, tuple[list[RuleCheck], tuple[tuple[str, str], ...]]]] = {
     "CALL_RULES": (
@@ -34,13 +36,11 @@ _GROUPS: Final[dict[str, tuple[list[RuleCheck], tuple[tuple[str, str], ...]]]] =
         ),
     ),
     "SESSION_RULES": (
-        [*registry.PACKET_CHECKS, *registry.SESSION_CHECKS, *(set(registry.HOP_CHECKS) - set(_CLONES))],
-        (
-            ("session_findings", "read_facts"), ("session_findings", "evaluate_sessions"),
-            ("hop_findings", "hop_finding_rows"),
-        ),
+        [*registry.PACKET_CHECKS, *registry.SESSION_CHECKS],
+        (("session_findings", "read_facts"), ("session_findings", "evaluate_sessions")),
     ),
-    "CLONE_RULES": (_CLONES, (("hop_findings", "hop_finding_rows"),)),
+    "HOP_RULES": ([check for check in registry.HOP_CHECKS if check not in _CLONES], _OF_HOPS),
+    "CLONE_RULES": (_CLONES, _OF_HOPS),
     "SEQUENCE_RULES": (registry.SEQUENCE_CHECKS, (("update_reported_sequences", "_evaluate"),)),
 }  # fmt: skip
 """The rules that are evaluated together, and by which module and definition of ``pipeline.findings``."""

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.findings import evaluate, evaluate_queues, hop_findings, reported_sequences, session_findings  # noqa: F401 - their import registers the checks
+from pipeline.findings import evaluate, evaluate_queues, reported_sequences, session_findings  # noqa: F401 - their import registers the checks
+from pipeline.findings.hops import hop_findings  # noqa: F401
 from pipeline.findings.rules.registry import OPERATIONAL_RULES, PROTOCOL_RULES, UNOBSERVABLE_RULES, Rule, checks_of_rule
 
 GROUPS = {

@@ -29,7 +29,7 @@ from pipeline.attempts.changed_rows import CHANGED_CONNECTIONS_QUERY, connection
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPENING_CALLS
 from pipeline.attempts.server_slices import SLICE_KEYS
 from pipeline.concurrency import run_concurrently
-from pipeline.findings import duplicate_machines, evaluate, queue_inputs, update_sessions
+from pipeline.findings import duplicate_machines, evaluate, queue_inputs
 from pipeline.findings.affected_associations import (
     GET_VERSION_OPNUM,
     AffectedAssociations,
@@ -86,7 +86,7 @@ from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_
 _FOLLOWED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
 _FINDINGS: Final = DerivedTable(
     FINDINGS, (*_FOLLOWED, HOSTS, *queue_inputs.SOURCE_TABLES), code_version=CALL_RULES,
-    needs=(RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS),
+    needs=(RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS), rows="scope NOT IN ('session', 'hop', 'sequence')",
 )  # fmt: skip
 _MAX_CALLS_IN_MEMORY: Final = 200_000  # calls and connections; more of them are evaluated server by server, in tasks
 _MAX_CALLS_IN_TASK: Final = 300_000  # in the memory of a task; more of one association are in files
@@ -323,13 +323,10 @@ class _FindingsUpdate:
         """Evaluate the rules on everything."""
         lake, step = self.lake, self.step
         lake.add_missing_columns(FINDINGS)
-        step.drop_parts(kept=update_sessions.CLONES)  # the others go with all others, and are evaluated again
-        queries: dict[str, Callable[[], Any]] = {
+        queries: dict[str, Callable[[], pa.Table]] = {
             "machines": partial(duplicate_machines.find_duplicate_machines, lake),
             "queues": self.queues.compute_all,
         }
-        if step.exists(FINDINGS):  # those of this run, which transfers rest on
-            queries["clones"] = partial(read_findings, lake, update_sessions.IS_CLONE)
         others = pa.concat_tables([*run_concurrently(queries).values()])
         with lake.map_groups(self._findings_of_calls(None)) as rows:
             return step.replace_all(lake.concat(rows, others))

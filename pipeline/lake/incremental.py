@@ -13,8 +13,8 @@ the next update must know (``KeptState``). An update compares this with what it 
 Which of these it is, ``IncrementalUpdate.recompute`` decides. Rows and provenance are one commit. A run that is killed
 before that commit leaves the table as it was, and the next run repeats the work.
 
-Several updates may write rows of one table, each with a ``part`` of its provenance: its names stand behind the name of
-the part and a space. The commit of one part carries on the others.
+Several updates may write rows of one table, each those that meet a condition (``rows``), with a ``part`` of its
+provenance: its names stand behind the name of the part and a space. The commit of one part carries on the others.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class DerivedTable:
     """A table that is computed from others.
 
     ``code_version`` is raised when rows are computed differently: then all are recomputed. Without any of the tables
-    ``needs`` nothing is computed; by default these are the inputs. ``part`` names the update among several of a table.
+    ``needs`` nothing is computed; by default these are the inputs. ``part`` names the update among several of a table,
+    of which each computes the ``rows`` that meet a SQL condition.
     """
 
     target: Table
@@ -83,6 +84,7 @@ class DerivedTable:
     code_version: str
     needs: tuple[Table, ...] = ()
     part: str = ""
+    rows: str | None = None
 
     def begin(
         self, lake: Lake, settings: Mapping[str, Any] = NOTHING, also: Mapping[str, Any] = NOTHING
@@ -233,10 +235,6 @@ class IncrementalUpdate:
             raise UnknownChangesError
         return found
 
-    def drop_parts(self, *, kept: DerivedTable) -> None:
-        """Have other parts of the table's provenance, but one, be computed anew: their rows are not kept."""
-        self.other_parts = {part: each for part, each in self.other_parts.items() if part == kept.part}
-
     def keep(self, state: KeptState) -> None:
         """Have the provenance keep a state for the next update."""
         self.provenance_now |= state.as_provenance()
@@ -274,8 +272,8 @@ class IncrementalUpdate:
         return write_changes(self.lake, folder, self.target, changes, also, **self._provenances)
 
     def replace_all(self, rows: RowsToWrite) -> int:
-        """Make these all rows of the table; return how many are written."""
-        self.lake.replace(self.target, rows, provenance=self._provenance_json)
+        """Make these all rows of the table, or of this part of it; return how many are written."""
+        self.lake.replace(self.target, rows, of=self.table.rows, **self._provenances)
         return self.lake.versions.rows_written(self.target)
 
     def append(self, rows: DataFrame | pa.Table) -> int:

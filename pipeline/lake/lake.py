@@ -375,9 +375,16 @@ class Lake:
         """Add rows in one commit. They have the table's columns in any order; event_date may be left out."""
         self._change(table, Change(rows), provenance)
 
-    def replace(self, table: Table, rows: RowsToWrite, *, provenance: str | None = None) -> None:
-        """Make these all rows of the table, in one commit; a frame may have been read from the table."""
-        self._change(table, Change(rows, EVERY_ROW if self.exists(table) else None), provenance)
+    def replace(
+        self, table: Table, rows: RowsToWrite, *, of: str | None = None, provenance: str | None = None,
+        previous_provenance: str | None = None,
+    ) -> None:  # fmt: skip
+        """Make these all rows of the table, in one commit; a frame may have been read from the table.
+
+        ``of``: all that meet a SQL condition; of many rows in a folder in two commits, as for ``delete_and_insert``.
+        """
+        gone = EVERY_ROW if of is None else self._gone(table, of, {})
+        self._change(table, Change(rows, gone if self.exists(table) else None), provenance, previous_provenance)
 
     def replace_by_query(self, table: Table, sql: str, /, *, provenance: str | None = None, **of: QueryInput) -> None:
         """Make the answer to a query, as for ``query``, all rows of the table, in one commit; it may ask the table."""

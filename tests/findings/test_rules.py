@@ -38,8 +38,9 @@ from findings.exchanges import (
 from findings.management import STORIES as MANAGEMENT
 from findings.stories import NO_DESCRIPTOR, bind
 from findings.stories import STORIES as CALLS
-from pipeline.findings import evaluate_queues, hop_findings, session_findings  # noqa: F401 - their import registers checks
+from pipeline.findings import evaluate_queues, session_findings  # noqa: F401 - their import registers checks
 from pipeline.findings.evaluate import finding_of_violation
+from pipeline.findings.hops import hop_findings  # noqa: F401
 from pipeline.findings.rules.registry import (
     ALL_RULES,
     HOP_CHECKS,

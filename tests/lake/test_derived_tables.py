@@ -138,13 +138,23 @@ def test_parts_of_a_provenance_are_carried_on(lake):
     assert TABLE.provenance(lake) == PART.provenance(lake)
     found = lake.versions.provenance(COVERAGE)
     assert found[f"{PART.part} {QUARANTINE}"] == found[str(QUARANTINE)]  # as maintenance finds versions of tables
-    add(lake, "c")
-    step = TABLE.begin(lake, first.settings)
-    step.drop_parts(kept=TABLE)
-    step.note_provenance()
-    assert PART.provenance(lake) == {}
-    second.run()
-    assert second.recomputed == ["all"]
+
+
+@pytest.mark.parametrize("store", ["delta-rs", pytest.param("spark", marks=pytest.mark.spark)])
+def test_a_part_replaces_its_own_rows_alone(tmp_path, store, request):
+    """The rows of a run, computed by two updates: each makes all of its rows anew."""
+    engine = without_spark() if store == "delta-rs" else request.getfixturevalue("spark")
+    lake = Lake(engine, str(tmp_path / "lake"), store=store)
+    add(lake, "a")
+    for number, names in enumerate((("1", "2"), ("2",), ("3", "4"))):
+        for kind in ("x", "y"):
+            table = replace(TABLE, part=kind, code_version=str(number), rows=f"coverage_key LIKE '{kind}%'")
+            rows = [row(COVERAGE, coverage_key=kind + name) for name in names]
+            written = table.begin(lake).replace_all(rows_to_table(rows, COVERAGE.schema()))
+            assert written == len(names)
+            assert table.begin(lake) is None
+        found = lake.select(COVERAGE, "TRUE")["coverage_key"].to_pylist()
+        assert sorted(found) == sorted(kind + name for kind in "xy" for name in names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from memory_lake import MemoryLake
 from pipeline.arrow_rows import distinct_texts
 from pipeline.bronze.across_captures.capture_ends import read_capture_ends, read_sure_capture_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
-from pipeline.findings.hop_findings import HopFacts, hop_finding_rows
+from pipeline.findings.hops.hop_findings import HopFacts, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.findings.session_checkpoints import EvaluatedSpan
 from pipeline.findings.session_findings import (

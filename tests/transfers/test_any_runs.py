@@ -16,6 +16,7 @@ from memory_lake import conformed
 from pcapgen.containers import NANOSECONDS, pcap
 from pcapgen.exchanges import read_frames
 from pipeline.findings import update_sessions
+from pipeline.findings.hops import update_hops
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
 from pipeline.transfers import checkpoint_cuts, connection_rounds
@@ -103,10 +104,11 @@ def load(lake, tables):
 
 def update(lake):
     sessions_update.update(lake, "run")
-    update_sessions.update_clones(lake, "run")
+    update_hops.update_clones(lake, "run")
+    update_sessions.update(lake, "run")
     update_messages.update(lake, "run")
     update_sequences.update(lake, "run")
-    update_sessions.update(lake, "run")
+    update_hops.update(lake, "run")
 
 
 def after(path, read, runs):

@@ -13,8 +13,9 @@ from pipeline.findings import (
     evaluate,  # noqa: F401 - its import registers the other checks
     update_sessions,
 )
-from pipeline.findings.cloned_machines import HandshakeRequest, find_clones
-from pipeline.findings.hop_findings import HopFacts
+from pipeline.findings.hops import update_hops
+from pipeline.findings.hops.cloned_machines import HandshakeRequest, find_clones
+from pipeline.findings.hops.hop_findings import HopFacts
 from pipeline.findings.rules.registry import HOP_CHECKS, PACKET_CHECKS, SESSION_CHECKS
 from pipeline.findings.session_checkpoints import EvaluatedSpan
 from pipeline.findings.session_findings import EVALUATED_MESSAGES_SQL, evaluate_sessions, read_facts
@@ -194,10 +195,10 @@ def hop_rows_of(tmp_path, *steps):
             dates = {*rows["event_date"].to_pylist(), *current["event_date"].to_pylist()}
             lake.replace_changed(table, rows, current, dates=dates)
         sessions_update.update(lake, "run")
-        update_sessions.update_clones(lake, "run")
+        update_hops.update_clones(lake, "run")
         update_messages.update(lake, "run")
         update_sequences.update(lake, "run")
-        update_sessions.update(lake, "run")
+        update_hops.update(lake, "run")
         yield lake.select(FINDINGS, "scope = 'hop'").to_pylist()
 
 

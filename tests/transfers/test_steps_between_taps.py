@@ -18,7 +18,7 @@ from pcapgen.exchanges import SECOND
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.sources import ALERT_SOURCES, TimeWindow
 from pipeline.arrow_rows import distinct_texts
-from pipeline.findings.hop_findings import HopFacts
+from pipeline.findings.hops.hop_findings import HopFacts
 from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES

@@ -3,6 +3,7 @@
 from typing import Final
 
 CALL_RULES: Final = "e7decfb39dfae0dd"
-SESSION_RULES: Final = "fa3faa25bf4e7072"
-CLONE_RULES: Final = "48b7ed9eb41a4980"
+SESSION_RULES: Final = "5dc71b306be53f94"
+HOP_RULES: Final = "ffa890db5094bcb0"
+CLONE_RULES: Final = "c4cb3488f9914884"
 SEQUENCE_RULES: Final = "26fbe30a2bbc660c"

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
-from pipeline.findings.cloned_machines import HandshakeRequest, find_clones
+from pipeline.findings.hops.cloned_machines import HandshakeRequest, find_clones
 from pipeline.findings.rules.registry import ALL_RULES, hop_rule
 from pipeline.lake.lake import Lake
 from pipeline.transfers.hops.hop_keys import CLONE_SUBJECT, HOP_COLUMNS
