@@ -13,10 +13,11 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.arrow_rows import NO_TEXTS, distinct_texts
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
-from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, cloned_machines, hop_finding_rows
+from pipeline.findings.hop_findings import FALLING_RULES, HOP_SCOPE, HopFacts, cloned_machines, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.findings.rules.versions import CLONE_RULES, SESSION_RULES
 from pipeline.findings.session_findings import SESSION_SCOPE
@@ -42,6 +43,8 @@ from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import FINDING_CHECKPOINTS, ORDER_ACKS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
+from udfs.columns.absent import BEFORE_ALL
+from udfs.times import DAY_US, datetime_to_us
 
 _FINDINGS: Final = DerivedTable(
     FINDINGS, (*CONNECTION_INPUTS, SESSIONS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES), code_version=SESSION_RULES,
@@ -51,7 +54,8 @@ CLONES: Final = DerivedTable(FINDINGS, (SESSIONS,), code_version=CLONE_RULES, pa
 """The findings on two machines with one identifier."""
 IS_CLONE: Final = f"rule_id = '{CLONES_RULE}'"
 """The SQL condition of findings on two machines with one identifier."""
-_CHANGED: Final = "SELECT DISTINCT connection_id FROM {feed}"
+_CHANGED: Final = "SELECT connection_id, min(first_packet_at) AS first_at FROM {feed} GROUP BY connection_id"
+_FIRST_PACKET: Final = "SELECT min(first_packet_at) AS first_at FROM {rows} WHERE connection_id IN {names}"
 _ACKNOWLEDGING: Final = """
 SELECT DISTINCT acks.connection_id FROM {messages} AS acks JOIN (
   SELECT message_id FROM {messages} WHERE connection_id IN {names}
@@ -130,12 +134,14 @@ def update(
 class _AffectedSessions(NamedTuple):
     """The ``connections`` whose sessions are evaluated, and those of what is ``on_other_hops`` than before.
 
-    ``changed``: what changed of them; None where all are evaluated.
+    ``changed``: what changed of them; None where all are evaluated. ``first_at``: since when what sessions showed has
+    changed, microseconds.
     """
 
     connections: pa.Array
     on_other_hops: pa.Array
     changed: ChangedConnections | None
+    first_at: int = BEFORE_ALL
 
 
 def _find_affected(step: IncrementalUpdate, now: CaptureState) -> _AffectedSessions:
@@ -143,7 +149,11 @@ def _find_affected(step: IncrementalUpdate, now: CaptureState) -> _AffectedSessi
     changed = changed_connections(step, now)
     sessions = step.changed_rows(SESSIONS, _CHANGED)
     names = changed.names if sessions is None else distinct_texts(changed.names, sessions["connection_id"])
-    return _AffectedSessions(names, _on_other_hops(step), changed)
+    on_other_hops = _on_other_hops(step)
+    stored = step.lake.query(_FIRST_PACKET, rows=SESSIONS, names=distinct_texts(names, on_other_hops))
+    times = [*stored["first_at"].to_pylist(), *([] if sessions is None else [pc.min(sessions["first_at"]).as_py()])]
+    first_at = min((datetime_to_us(at) for at in times if at is not None), default=BEFORE_ALL)
+    return _AffectedSessions(names, on_other_hops, changed, first_at)
 
 
 def _evaluate(
@@ -158,10 +168,13 @@ def _evaluate(
         changed = affected.changed._replace(names=affected.connections)
         checkpoints = usable_checkpoints(lake, FINDING_CHECKPOINTS, changed.going_on, changed.packets)
     staging.stage(lake, affected.connections, checkpoints)
-    hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}' AND NOT {IS_CLONE}")  # few: they are all evaluated again
+    since = max(affected.first_at - DAY_US, BEFORE_ALL)  # clocks may differ
+    lately = f"observed_at IS NULL OR unix_micros(observed_at) >= {since}"
+    where = f"scope = '{HOP_SCOPE}' AND NOT {IS_CLONE} AND (rule_id NOT IN {FALLING_RULES} OR {lately})"
+    hops = lake.select(FINDINGS, where)  # few: they are all evaluated again
     names = distinct_texts(affected.connections, affected.on_other_hops, hops["connection_id"])
     files = StagingWriter(str(staging.folder), "hops")
-    stage_changes(files, FINDINGS, _evaluate_hops(lake, names, wait, staging.context.run_id), hops)
+    stage_changes(files, FINDINGS, _evaluate_hops(lake, names, wait, staging.context.run_id, since), hops)
     files.close()
     write_changes(lake, staging.folder, FINDING_CHECKPOINTS)
     return step.write_changes(staging.folder)
@@ -181,12 +194,12 @@ def _on_other_hops(step: IncrementalUpdate) -> pa.Array:
     return _connections_of(*found)
 
 
-def _evaluate_hops(lake: Lake, names: pa.Array, wait: timedelta, run_id: str) -> pa.Table:
-    """Evaluate the rules over several sessions for what these sessions are about."""
+def _evaluate_hops(lake: Lake, names: pa.Array, wait: timedelta, run_id: str, since_us: int) -> pa.Table:
+    """Evaluate the rules over several sessions for what these sessions are about; of numbers that fall since a time."""
     if len(names):  # a message that is read later may be one that an acknowledgement was sent for
         acknowledging = lake.query(_ACKNOWLEDGING, messages=MESSAGES, names=names)
         names = distinct_texts(names, acknowledging["connection_id"])
-    facts = HopFacts(lake, names, int(wait.total_seconds()))
+    facts = HopFacts(lake, names, int(wait.total_seconds()), since_us)
     checks = [check for check in HOP_CHECKS if check.rule_id != CLONES_RULE] if len(names) else []
     found = ((check.rule_id, each) for check in checks for each in check.check(facts))
     return hop_finding_rows(found, run_id)

@@ -3,6 +3,6 @@
 from typing import Final
 
 CALL_RULES: Final = "e7decfb39dfae0dd"
-SESSION_RULES: Final = "fa3faa25bf4e7072"
-CLONE_RULES: Final = "48b7ed9eb41a4980"
+SESSION_RULES: Final = "6f7014de0c1c02b9"
+CLONE_RULES: Final = "0905c5484224d87b"
 SEQUENCE_RULES: Final = "26fbe30a2bbc660c"
