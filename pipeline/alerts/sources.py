@@ -335,7 +335,8 @@ WITH found AS (SELECT {selected} FROM {progress} AS every), failed AS (
   WHERE found.stalls IS NOT NULL GROUP BY found.sequence_key
 ), hops AS (
   SELECT hop_key, min_by(sender_address, place) AS first_sender, min_by(receiver_address, place) AS first_receiver
-  FROM (SELECT *, struct(first_sent_at, sequence_key) AS place FROM {{sequences}}) GROUP BY hop_key
+  FROM (SELECT *, struct(first_sent_at, sequence_key) AS place FROM {{sequences}})
+  WHERE hop_key IN (SELECT hop_key FROM found) GROUP BY hop_key
 )
 SELECT {", ".join(f"found.{name}" for name in columns)}, {", ".join(beside)}
 FROM found LEFT JOIN between_ends ON between_ends.sequence_key = found.sequence_key

@@ -4,10 +4,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from engines import without_spark
 from pcapgen import containers
 from pcapgen.conversation import CLIENT, SERVER
 from pcapgen.exchanges import Damage, recorded, tap
-from pipeline.transfers.hops.missing_packets import MissingPackets
+from pipeline.lake.lake import Lake
+from pipeline.transfers.hops.missing_packets import MissingPackets, read_holes
+from pipeline.transfers.hops.session_spans import TimeSpan
 from schemas.bronze import CONNECTIONS
 from schemas.sessions import SESSION_PACKETS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS
@@ -44,6 +47,24 @@ def test_a_hole_may_hold_a_packet_of_its_direction_size_and_time(hop, size, sinc
     ends = None if hop is None else tuple(pa.array([each]) for each in hop)
     numbers = (np.array([each], np.int64) for each in (size, since, until))
     assert found.may_hold(ends, *numbers).tolist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "expected"),
+    [(0, 9, [1]), (9, 10, [1, 2]), (20, 20, [1, 2]), (20, 29, [1, 2]), (21, 29, [1]), (21, 30, [1, 3])],
+)
+def test_holes_are_those_of_sessions_that_exist_within_a_span(tmp_path, since, until, expected):
+    """One without times may exist at any time."""
+    lake = Lake(without_spark(), str(tmp_path / "lake"))
+    fields = [field for field in SESSIONS.schema() if field.name != "event_date"]
+    times = ((None, None, 1), (10, 20, 2), (30, 40, 3))
+    rows = [
+        {"connection_id": str(size), "first_packet_at": first, "last_packet_at": last,
+         "client_holes": [{"since": first, "until": last, "size_bytes": size}]}
+        for first, last, size in times
+    ]  # fmt: skip
+    lake.append(SESSIONS, pa.Table.from_pylist(rows, pa.schema(fields)))
+    assert sorted(read_holes(lake, TimeSpan(since, until))["size_bytes"].to_pylist()) == expected
 
 
 def without(made, *places):

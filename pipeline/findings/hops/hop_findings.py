@@ -16,13 +16,15 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.findings.hops.cloned_machines import HandshakeRequest, find_clones
 from pipeline.findings.rules.registry import ALL_RULES, hop_rule
 from pipeline.lake.lake import Lake
 from pipeline.transfers.hops.hop_keys import CLONE_SUBJECT, HOP_COLUMNS
-from pipeline.transfers.hops.missing_packets import read_missing_packets
+from pipeline.transfers.hops.missing_packets import HopHoles, read_holes
+from pipeline.transfers.hops.session_spans import TimeSpan
 from pipeline.transfers.packet_order import CLOCKS_APART_US, PacketOrder
 from pipeline.transfers.sequences.sequence_inputs import CLOCK_SLACK_US
 from schemas.findings import FINDINGS
@@ -33,10 +35,13 @@ from udfs.array_types import Bools
 from udfs.codes import MQMSG_CLASS_ACK_RECEIVE, NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 from udfs.columns.absent import BEFORE_ALL
 from udfs.keys import key
+from udfs.rows import RowDict
 from udfs.sessions.packet_layouts import MIN_MESSAGE_BYTES
-from udfs.times import DAY_US
+from udfs.times import DAY_US, SECOND_US
 
 HOP_SCOPE: Final = "hop"
+FALLING_RULES: Final = ("T21", "T23")
+"""The rules on a number that is lower than an earlier one."""
 _EXPIRY_SLACK_S: Final = 5
 _FINDINGS_SCHEMA: Final = FINDINGS.schema()
 # Messages of the binary protocol as they were sent: on which hop, by which end's queue manager.
@@ -56,20 +61,41 @@ _SENDINGS_OF_HOPS: Final = f"""
 SELECT s.*, coalesce(t.hop_key, s.sender_address || ' ' || s.receiver_address) AS hop
 FROM ({_SENDINGS} AND {{condition}}) AS s LEFT JOIN (
   SELECT message_key, destination_queue, sender_address, receiver_address, hop_key FROM {{transfers}} AS m
-  WHERE {{condition}}
+  WHERE {{of_transfers}}
 ) AS t ON t.message_key = s.message_key AND coalesce(t.destination_queue, '') = coalesce(s.destination_queue, '')
   AND t.sender_address = s.sender_address AND t.receiver_address = s.receiver_address"""
-_ACKS: Final = """
+_SEQUENCE_ID: Final = "CAST(transaction_sequence_id AS string)"
+_ACKS: Final = f"""
 SELECT a.*, coalesce(t.hop_key, a.receiver_address || ' ' || a.sender_address) AS hop FROM (
   SELECT *, CASE WHEN sent_by = 'client' THEN client_address ELSE server_address END AS sender_address,
     CASE WHEN sent_by = 'client' THEN server_address ELSE client_address END AS receiver_address
-  FROM {acks} WHERE kind = 'order_ack' AND CAST(transaction_sequence_id AS string) IN {ids}
+  FROM {{acks}} WHERE kind = 'order_ack' AND {{near}}
 ) AS a LEFT JOIN (
-  SELECT transaction_sequence_id, sender_address, receiver_address, min(hop_key) AS hop_key FROM {sequences}
-  WHERE CAST(transaction_sequence_id AS string) IN {ids}
+  SELECT transaction_sequence_id, sender_address, receiver_address, min(hop_key) AS hop_key FROM {{sequences}}
+  WHERE {_SEQUENCE_ID} IN (SELECT name FROM {{spans}})
   GROUP BY transaction_sequence_id, sender_address, receiver_address
 ) AS t ON t.transaction_sequence_id = a.transaction_sequence_id
   AND t.sender_address = a.receiver_address AND t.receiver_address = a.sender_address"""
+
+
+class _SeriesSpans(NamedTuple):
+    """From when to when changed sessions carried packets of some series: ``name``, ``since``, ``until``, microseconds.
+
+    ``first_at``: the earliest time of all.
+    """
+
+    rows: pa.Table
+    first_at: int
+
+    def near_sql(self, name: str, at: str, before_s: int, after_s: int) -> str:
+        """Return the SQL condition of rows with the name of a series, at a time within so many seconds of a span.
+
+        ``{spans}`` stands for ``rows``.
+        """
+        before_us, after_us = before_s * SECOND_US, after_s * SECOND_US
+        return f"""{at} >= timestamp_micros({self.first_at - before_us}) AND EXISTS (
+  SELECT 1 FROM {{spans}} AS spans WHERE spans.name = {name}
+    AND unix_micros({at}) >= spans.since - {before_us} AND unix_micros({at}) <= spans.until + {after_us})"""
 
 
 class HopViolation(NamedTuple):
@@ -87,11 +113,15 @@ class HopViolation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HopFacts:
-    """What changed sessions are about, and how far back rules look: ``wait_s`` (transfers.wait, seconds)."""
+    """What changed sessions are about, and how far back rules look: ``wait_s`` (transfers.wait, seconds).
+
+    ``since_us``: since when packets of these sessions count for ``FALLING_RULES``, microseconds.
+    """
 
     lake: Lake
     connections: pa.Array
     wait_s: int
+    since_us: int = BEFORE_ALL
 
     def query(self, sql: str, **inputs: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - inputs of a query
         """Return the answer to a query over tables of silver and of transfers; times are microseconds."""
@@ -134,12 +164,39 @@ class HopFacts:
         made_at = np.array([BEFORE_ALL if row["sent_at"] is None else row["sent_at"] for row in rows], np.int64)
         seen_at = np.array([row["seen_at"] for row in rows], np.int64)
         since = np.minimum(made_at - CLOCK_SLACK_US, seen_at)
-        holes = read_missing_packets(self.lake)
+        holes = HopHoles.of(read_holes(self.lake, TimeSpan(int(since.min()), int(seen_at.max()))))
         return holes.may_hold(hops, np.full(len(rows), MIN_MESSAGE_BYTES), since, seen_at)
 
-    def earlier(self) -> str:
-        """Return the window frame of rows not later than the current one, as far as rules look back."""
-        return f"RANGE BETWEEN INTERVAL {self.wait_s} SECONDS PRECEDING AND CURRENT ROW"
+    def spans_of(self, packets: str) -> _SeriesSpans | None:
+        """Return the spans of the packets of changed sessions, by series; None without any.
+
+        ``packets`` is a query with the ``name`` of the series, ``connection_id`` and ``at``.
+        """
+        since = f"timestamp_micros({self.since_us})"
+        of_sessions = f"name IS NOT NULL AND `at` >= {since} AND connection_id IN {{names}}"
+        sql = f"""
+SELECT name, unix_micros(min(`at`)) AS since, unix_micros(max(`at`)) AS until FROM ({packets}) AS packets
+WHERE {of_sessions} GROUP BY name, connection_id"""
+        named = {name: each for name, each in _TABLES.items() if f"{{{name}}}" in sql}
+        rows = self.lake.query(sql, names=self.connections, **named)
+        return _SeriesSpans(rows, pc.min(rows["since"]).as_py()) if rows.num_rows else None
+
+    def falling(
+        self, packets: str, spans: _SeriesSpans, *, number: str, within: str, name: str, at: str
+    ) -> list[RowDict]:
+        """Return the packets with a lower ``number`` than one before, ``within`` the same, as far as rules look back.
+
+        ``packets`` is a query for all packets since transfers.wait before the spans; ``name`` and ``at`` are the SQL of
+        their series and time. Rows have the ``highest`` number before, and its packet, ``before``.
+        """
+        frame = f"RANGE BETWEEN INTERVAL {self.wait_s} SECONDS PRECEDING AND CURRENT ROW"
+        window = f"(PARTITION BY {within} ORDER BY {at} {frame})"
+        sql = f"""
+SELECT * FROM (
+  SELECT *, max({number}) OVER {window} AS highest, max_by(packet_key, {number}) OVER {window} AS before
+  FROM ({packets})
+) WHERE {number} < highest AND {spans.near_sql(name, at, 0, self.wait_s)}"""
+        return self.in_order(self.query(sql, spans=spans.rows))
 
 
 _TABLES: Final = {
@@ -148,23 +205,23 @@ _TABLES: Final = {
 }  # fmt: skip
 
 
-def _sendings_of_hops(condition: str) -> str:
-    """Return the query for the sendings of messages ``m`` that meet a condition, each with its hop."""
-    return _SENDINGS_OF_HOPS.replace("{condition}", condition)
+def _sendings_of_hops(condition: str, of_transfers: str = "") -> str:
+    """Return the query for the sendings of messages ``m`` that meet a condition, each with its hop.
+
+    ``of_transfers``: a condition that the transfers ``m`` of these messages meet, by default the same.
+    """
+    return _SENDINGS_OF_HOPS.replace("{condition}", condition).replace("{of_transfers}", of_transfers or condition)
 
 
 @hop_rule("T21", "both order acks were captured, by clocks of which it is known which was sent first")
 def order_ack_falls(facts: HopFacts) -> Iterator[HopViolation]:
     """An order ack acknowledges a lower number than an earlier one of the same sequence id and hop."""
-    sql = "SELECT DISTINCT CAST(transaction_sequence_id AS string) AS id FROM {acks} WHERE connection_id IN {names}"
-    ids = {row["id"] for row in facts.query(sql, names=facts.connections)} - {None}
-    window = f"(PARTITION BY transaction_sequence_id, hop ORDER BY sent_at {facts.earlier()})"
-    sql = f"""
-SELECT * FROM (
-  SELECT *, max(transaction_number) OVER {window} AS highest,
-    max_by(packet_key, transaction_number) OVER {window} AS before FROM ({_ACKS})
-) WHERE transaction_number < highest"""
-    for row in facts.in_order(facts.query(sql, ids=ids) if ids else []):
+    spans = facts.spans_of(f"SELECT {_SEQUENCE_ID} AS name, connection_id, sent_at AS `at` FROM {{acks}}")
+    if spans is None:
+        return
+    acks = _ACKS.replace("{near}", spans.near_sql(_SEQUENCE_ID, "sent_at", facts.wait_s, facts.wait_s))
+    series = "transaction_sequence_id, hop"
+    for row in facts.falling(acks, spans, number="transaction_number", within=series, name=_SEQUENCE_ID, at="sent_at"):
         actual = f"number {row['transaction_number']} after {row['highest']}"
         yield HopViolation(row, actual, (row["before"], row["packet_key"]))
 
@@ -176,19 +233,20 @@ SELECT * FROM (
 )
 def lower_sequence_sent(facts: HopFacts) -> Iterator[HopViolation]:
     """A message is first sent, by its source, in a lower sequence than an earlier one for the same queue and hop."""
-    sql = f"""
-SELECT DISTINCT destination_queue FROM ({_SENDINGS} AND m.connection_id IN {{names}})
-WHERE transaction_sequence_id IS NOT NULL AND destination_queue IS NOT NULL"""
-    queues = {row["destination_queue"] for row in facts.query(sql, names=facts.connections)}
-    window = f"(PARTITION BY source_queue_manager, destination_queue, hop ORDER BY seen_at {facts.earlier()})"
+    packets = "SELECT destination_queue AS name, connection_id, seen_at AS `at` FROM {messages}"
+    spans = facts.spans_of(f"{packets} WHERE packet_key IS NOT NULL AND transaction_sequence_id IS NOT NULL")
+    if spans is None:
+        return
+    near = spans.near_sql("m.destination_queue", "m.seen_at", facts.wait_s, facts.wait_s)
+    sent_since = f"m.last_sent_at >= timestamp_micros({spans.first_at - facts.wait_s * SECOND_US})"
+    of_queues = f"{sent_since} AND m.destination_queue IN (SELECT name FROM {{spans}})"
     own = "transaction_sequence_id IS NOT NULL AND sender_queue_manager = source_queue_manager"
-    sql = f"""
-SELECT * FROM (
-  SELECT *, max(transaction_sequence_id) OVER {window} AS highest,
-    max_by(packet_key, transaction_sequence_id) OVER {window} AS before
-  FROM ({_sendings_of_hops("m.destination_queue IN {queues}")}) WHERE {own}
-) WHERE transaction_sequence_id < highest"""
-    for row in facts.first_on_hop(facts.in_order(facts.query(sql, queues=queues) if queues else [])):
+    sendings = f"SELECT * FROM ({_sendings_of_hops(near, of_queues)}) WHERE {own}"
+    series = "source_queue_manager, destination_queue, hop"
+    fallen = facts.falling(
+        sendings, spans, number="transaction_sequence_id", within=series, name="destination_queue", at="seen_at"
+    )
+    for row in facts.first_on_hop(fallen):
         actual = f"sequence {int(row['transaction_sequence_id'])} after {int(row['highest'])}"
         yield HopViolation(row, actual, (row["before"], row["packet_key"]), missing=row["missing"])
 

@@ -3,18 +3,20 @@
 Findings on two machines with one identifier (O07) are evaluated first: transfers are not between queue managers that it
 names. The others follow transfers. A change of a connection (``changed_connections``), or of its session's row, affects
 what its session is about; so does a transfer that turns out to be of another hop, for the sessions that carried it.
-What has such a finding is evaluated again with it.
+What has such a finding is evaluated again with it: numbers that fall since a day before what changed, as clocks may
+differ; all of them where captures saw a changed session side by side, which shows more of the clocks of these captures.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.arrow_rows import distinct_texts
-from pipeline.findings.hops.hop_findings import HOP_SCOPE, HopFacts, cloned_machines, hop_finding_rows
+from pipeline.findings.hops.hop_findings import FALLING_RULES, HOP_SCOPE, HopFacts, cloned_machines, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.findings.rules.versions import CLONE_RULES, HOP_RULES
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
@@ -26,6 +28,8 @@ from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
+from udfs.columns.absent import BEFORE_ALL
+from udfs.times import DAY_US, datetime_to_us
 
 _IS_CLONE: Final = f"rule_id = '{CLONES_RULE}'"
 _IS_OF_HOP: Final = f"scope = '{HOP_SCOPE}' AND NOT {_IS_CLONE}"
@@ -34,7 +38,10 @@ _FINDINGS: Final = DerivedTable(
     FINDINGS, (*CONNECTION_INPUTS, SESSIONS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES), code_version=HOP_RULES,
     needs=(SESSIONS,), part="hop rules", rows=_IS_OF_HOP,
 )  # fmt: skip
-_CHANGED: Final = "SELECT DISTINCT connection_id FROM {feed}"
+_CHANGED: Final = """
+SELECT connection_id, min(first_packet_at) AS first_at, max(overlapping_captures IS NOT NULL) AS by_taps FROM {feed}
+GROUP BY connection_id"""
+_FIRST_PACKET: Final = "SELECT min(first_packet_at) AS first_at FROM {rows} WHERE connection_id IN {names}"
 _EVERY: Final = "SELECT connection_id FROM {sessions}"
 _ACKNOWLEDGING: Final = """
 SELECT DISTINCT acks.connection_id FROM {messages} AS acks JOIN (
@@ -87,6 +94,13 @@ def update_clones(lake: Lake, run_id: str, wait: timedelta = TransfersConfig.wai
     return step.recompute(find_affected, evaluate)
 
 
+class _Affected(NamedTuple):
+    """The ``connections`` that changes affect, and since when numbers that fall are evaluated again, microseconds."""
+
+    connections: pa.Array
+    since_us: int = BEFORE_ALL
+
+
 def update(lake: Lake, run_id: str, wait: timedelta = TransfersConfig.wait) -> int:
     """Evaluate the other rules over several sessions; return how many findings are written. After transfers.
 
@@ -98,19 +112,30 @@ def update(lake: Lake, run_id: str, wait: timedelta = TransfersConfig.wait) -> i
     now = CaptureState.read(lake)
     step.keep(now)
     lake.add_missing_columns(FINDINGS)
-    current = lake.select(FINDINGS, _IS_OF_HOP)  # few: they are all evaluated again
 
-    def find_affected() -> pa.Array:
-        sessions = step.changed_rows(SESSIONS, _CHANGED)
-        rows = [current, *([] if sessions is None else [sessions]), *_on_other_hops(step)]
-        return distinct_texts(changed_connections(step, now).names, _connections_of(*rows))
+    def evaluate(affected: _Affected | None) -> int:
+        if affected is None:
+            affected = _Affected(_connections_of(lake.query(_EVERY, sessions=SESSIONS)))
+        lately = f"observed_at IS NULL OR unix_micros(observed_at) >= {affected.since_us}"
+        where = f"{_IS_OF_HOP} AND (rule_id NOT IN {FALLING_RULES} OR {lately})"
+        current = lake.select(FINDINGS, where)  # few: they are all evaluated again
+        names = distinct_texts(affected.connections, current["connection_id"])
+        return step.replace_changed(_evaluate(lake, names, wait, run_id, affected.since_us), current)
 
-    def evaluate(names: pa.Array | None) -> int:
-        if names is None:
-            names = _connections_of(current, lake.query(_EVERY, sessions=SESSIONS))
-        return step.replace_changed(_evaluate(lake, names, wait, run_id), current)
+    return step.recompute(lambda: _find_affected(step, now), evaluate)
 
-    return step.recompute(find_affected, evaluate)
+
+def _find_affected(step: IncrementalUpdate, now: CaptureState) -> _Affected:
+    """Return what to evaluate; UnknownChangesError."""
+    rows, times, by_taps = _on_other_hops(step), [], False
+    if (sessions := step.changed_rows(SESSIONS, _CHANGED)) is not None:
+        rows.append(sessions)
+        times.append(pc.min(sessions["first_at"]).as_py())
+        by_taps = bool(pc.any(sessions["by_taps"]).as_py())
+    names = distinct_texts(changed_connections(step, now).names, _connections_of(*rows))
+    times += step.lake.query(_FIRST_PACKET, rows=SESSIONS, names=names)["first_at"].to_pylist()
+    first = min((datetime_to_us(at) for at in times if at is not None), default=BEFORE_ALL)
+    return _Affected(names, BEFORE_ALL if by_taps else max(first - DAY_US, BEFORE_ALL))
 
 
 def _connections_of(*rows: pa.Table) -> pa.Array:
@@ -127,12 +152,12 @@ def _on_other_hops(step: IncrementalUpdate) -> list[pa.Table]:
     return found
 
 
-def _evaluate(lake: Lake, names: pa.Array, wait: timedelta, run_id: str) -> pa.Table:
-    """Evaluate the rules over several sessions for what these sessions are about."""
+def _evaluate(lake: Lake, names: pa.Array, wait: timedelta, run_id: str, since_us: int) -> pa.Table:
+    """Evaluate the rules over several sessions for what these sessions are about; of numbers that fall since a time."""
     if len(names):  # a message that is read later may be one that an acknowledgement was sent for
         acknowledging = lake.query(_ACKNOWLEDGING, messages=MESSAGES, names=names)
         names = distinct_texts(names, acknowledging["connection_id"])
-    facts = HopFacts(lake, names, int(wait.total_seconds()))
+    facts = HopFacts(lake, names, int(wait.total_seconds()), since_us)
     checks = [check for check in HOP_CHECKS if check.rule_id != CLONES_RULE] if len(names) else []
     found = ((check.rule_id, each) for check in checks for each in check.check(facts))
     return hop_finding_rows(found, run_id)

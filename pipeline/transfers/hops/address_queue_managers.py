@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, RowsOfDates
+from pipeline.transfers.hops.session_spans import TimeSpan
 from schemas.sessions import SESSIONS
 from udfs.array_types import Ints
 from udfs.columns.absent import AFTER_ALL, NONE
@@ -36,7 +37,7 @@ GROUP BY address, queue_manager, shown_at HAVING {MORE_ROWS_SQL} <> 0"""
 """SQL over the change feed of silver.sessions: what more, or fewer, handshakes show than before."""
 
 _OF_UNKNOWN_ENDS: Final = f"""
-SELECT address, queue_manager, shown_at FROM ({HANDSHAKES_SQL}) WHERE {SHOWN_SQL} AND address IN (
+SELECT address, queue_manager, shown_at FROM ({{handshakes}}) WHERE {SHOWN_SQL} AND address IN (
   SELECT sender_address FROM {{sendings}} WHERE sender_queue_manager IS NULL
   UNION SELECT receiver_address FROM {{sendings}} WHERE receiver_queue_manager IS NULL)"""
 
@@ -49,9 +50,18 @@ class AddressSpan(NamedTuple):
     until: int
 
 
-def read_handshakes(lake: Lake, sendings: RowsOfDates) -> pa.Table:
-    """Return what handshakes show of addresses at ends of which no queue manager is known, of some sendings."""
-    return lake.query(_OF_UNKNOWN_ENDS, rows=SESSIONS, sendings=sendings)
+def handshakes_sql(span: TimeSpan) -> str:
+    """Return ``HANDSHAKES_SQL`` of the sessions that exist within a span."""
+    return HANDSHAKES_SQL.replace("{rows}", span.sessions_sql())
+
+
+def read_handshakes(lake: Lake, sendings: RowsOfDates, span: TimeSpan) -> pa.Table:
+    """Return what handshakes show of addresses at ends of which no queue manager is known, of some sendings.
+
+    These are the handshakes of sessions that exist within a span.
+    """
+    sql = _OF_UNKNOWN_ENDS.replace("{handshakes}", handshakes_sql(span))
+    return lake.query(sql, rows=SESSIONS, sendings=sendings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,22 +6,27 @@ the packets that would make them conclude otherwise: a row is complete only wher
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import MORE_ROWS_SQL
+from pipeline.lake.queries.inputs import MORE_ROWS_SQL, BoundQuery
+from pipeline.transfers.hops.session_spans import TimeSpan
 from pipeline.transfers.side_losses import UNLIMITED
 from schemas.sessions import SESSIONS
+from schemas.table import Table
 from udfs.array_types import Bools, Ints
 from udfs.columns.absent import AFTER_ALL, BEFORE_ALL
 from udfs.columns.arrays import one_array, to_flags, to_ints, to_times
 from udfs.columns.codes import row_codes_of_both
+from udfs.times import timedelta_to_us
 
 HOLES_SQL: Final = " UNION ALL ".join(
     f"""
@@ -33,51 +38,32 @@ FROM (SELECT *, explode({sender}_holes) AS hole FROM {{rows}} WHERE {sender}_hol
         ("client", "server", ("initiator", "acceptor")), ("server", "client", ("acceptor", "initiator"))
     )
 )  # fmt: skip
-"""SQL over ``silver.sessions``: the holes of all sessions, by direction."""
-CHANGED_HOLES_SQL: Final = f"""
-SELECT client_address, server_address, max(unix_micros(last_packet_at)) AS until FROM (
-  SELECT connection_id, client_address, server_address, max(last_packet_at) AS last_packet_at FROM {{feed}}
-  WHERE client_holes IS NOT NULL OR server_holes IS NOT NULL
-  GROUP BY connection_id, client_address, server_address, CAST(client_holes AS string), CAST(server_holes AS string),
-    coalesce(uncaptured_side, '')
-  HAVING {MORE_ROWS_SQL} <> 0
-) GROUP BY client_address, server_address"""
-"""SQL over the change feed of ``silver.sessions``: between which machines holes came or went, and until when."""
-AFFECTED_SQL: Final = " UNION ".join(
-    f"""
-SELECT g.{{column}} AS id FROM {{rows}} AS g JOIN {{pairs}} AS p
-  ON g.sender_address = p.{sender}_address AND g.receiver_address = p.{receiver}_address
-WHERE {{since}} <= coalesce(p.until, {{since}})"""
-    for sender, receiver in (("client", "server"), ("server", "client"))
-)
-"""SQL over a table of gold: what is between these machines since then or earlier. ``pairs``: changed holes; ``since``:
-from when on, microseconds, a packet that is missing says something else of a row."""
-HOLE_CHANGES: Final = (
-    (CHANGED_HOLES_SQL, AFFECTED_SQL),
-    (
-        CHANGED_HOLES_SQL.replace(
-            " FROM {feed}",
-            """ FROM (
-    SELECT connection_id, initiator_queue_manager AS client_address, acceptor_queue_manager AS server_address,
-      last_packet_at, client_holes, server_holes, uncaptured_side, _change_type FROM {feed})""",
-        ),
-        AFFECTED_SQL.replace("_address = p.", "_queue_manager = p."),
-    ),
-)
-"""``CHANGED_HOLES_SQL`` and ``AFFECTED_SQL``; and the same of queue managers that sessions show, not of addresses."""
+"""SQL over rows of ``silver.sessions``: their holes, by direction."""
 _OF_FEED: Final = HOLES_SQL.replace("hole.size_bytes", "hole.size_bytes, connection_id, _change_type")
-CHANGED_ANYWHERE_SQL: Final = f"""
-SELECT min(coalesce(unix_micros(since), {BEFORE_ALL})) AS since,
+CHANGED_HOLES_SQL: Final = tuple(
+    f"""
+SELECT sender, receiver, min(coalesce(unix_micros(since), {BEFORE_ALL})) AS since,
   max(coalesce(unix_micros(until), {AFTER_ALL})) AS until, max(more) > 0 AS came, min(more) < 0 AS went
 FROM (
-  SELECT since, until, {MORE_ROWS_SQL} AS more FROM ({_OF_FEED.replace("{rows}", "{feed}")})
-  GROUP BY connection_id, sender_address, one_sided, since, until, size_bytes HAVING {MORE_ROWS_SQL} <> 0
-)"""
-"""SQL over the same change feed: since and until when holes came or went, of all machines; nulls without any."""
-PAIRS_SCHEMA: Final = pa.schema(
-    [("client_address", pa.string()), ("server_address", pa.string()), ("until", pa.int64())]
+  SELECT sender_{end} AS sender, receiver_{end} AS receiver, since, until, {MORE_ROWS_SQL} AS more
+  FROM ({_OF_FEED.replace("{rows}", "{feed}")})
+  GROUP BY connection_id, sender_{end}, receiver_{end}, one_sided, since, until, size_bytes
+  HAVING {MORE_ROWS_SQL} <> 0
+) GROUP BY sender, receiver"""
+    for end in ("address", "queue_manager")
 )
-"""The answer to ``CHANGED_HOLES_SQL``."""
+"""SQL over the change feed of ``silver.sessions``: between which addresses, or queue managers that sessions show, holes
+came or went, and from when to when these are, microseconds."""
+_AFFECTED_SQL: Final = tuple(
+    " UNION ".join(
+        f"""
+SELECT g.{{column}} AS id FROM {{rows}} AS g JOIN {{holes}} AS h
+  ON g.sender_{end} = h.{sender} AND g.receiver_{end} = h.{receiver}
+WHERE {{since}} <= h.until AND unix_micros(g.{{last}}) >= h.since - {{wait}} AND g.{{last}} >= {{earliest}}"""
+        for sender, receiver in (("sender", "receiver"), ("receiver", "sender"))
+    )
+    for end in ("address", "queue_manager")
+)
 _ENDS: Final = (("sender", "receiver"), ("receiver", "sender"))
 _NAMES: Final = ("address", "queue_manager")
 
@@ -181,24 +167,61 @@ class HopHoles:
         return np.where(directly, self.may_hold(back, sizes, since, until), anywhere)
 
 
-def read_missing_packets(lake: Lake, clones: Collection[str] = ()) -> HopHoles:
-    """Return where packets may be missing, of all sessions; ``clones``: identifiers of two machines."""
-    return HopHoles.of(lake.query(HOLES_SQL, rows=SESSIONS), clones)
+def read_holes(lake: Lake, span: TimeSpan) -> pa.Table:
+    """Return the holes (``HOLES_SQL``) of the sessions that exist within a span: a hole lies within its session."""
+    return lake.query(HOLES_SQL.replace("{rows}", span.sessions_sql()), rows=SESSIONS)
 
 
-def changed_anywhere_sql(changes: Collection[Mapping[str, Any]] | None, wait_us: int) -> str | None:
-    """Return the SQL condition of rows of gold that may be other ones if they depend on holes between any machines.
+@dataclass(frozen=True, slots=True)
+class ChangedHoles:
+    """The answers to ``CHANGED_HOLES_SQL``: between addresses, and between queue managers; ``wait_us`` is the setting.
 
-    A hole that came concerns rows without ``capture_loss``, one that went those with it. ``changes`` is the answer to
-    ``CHANGED_ANYWHERE_SQL``, ``wait_us`` the setting transfers.wait. None where there is no such row.
+    That is transfers.wait: how long after a sending a missing packet may say something else of it.
     """
-    row = next(iter(changes or ()), None)
-    if row is None or row["since"] is None:
-        return None
-    lost = "array_contains(missing, 'capture_loss')"
-    which = {(True, True): "TRUE", (True, False): f"NOT {lost}", (False, True): lost}[row["came"], row["went"]]
-    since = max(row["since"] - wait_us, BEFORE_ALL)
-    return f"{which} AND unix_micros(first_sent_at) <= {row['until']} AND unix_micros({{last}}) >= {since}"
+
+    of_addresses: pa.Table
+    of_queue_managers: pa.Table
+    wait_us: int
+
+    @staticmethod
+    def read(step: IncrementalUpdate, wait: timedelta) -> ChangedHoles | None:
+        """Return the holes that came or went since the last update; None without any; UnknownChangesError."""
+        of_addresses, of_queue_managers = (step.changed_rows(SESSIONS, sql) for sql in CHANGED_HOLES_SQL)
+        if of_addresses is None or of_queue_managers is None:
+            return None
+        has_any = of_addresses.num_rows or of_queue_managers.num_rows
+        return ChangedHoles(of_addresses, of_queue_managers, timedelta_to_us(wait)) if has_any else None
+
+    def affected_rows(self, table: Table, column: str, since: str, last: str) -> Iterator[BoundQuery]:
+        """Yield queries for what ``column`` tells of rows of gold between machines between which holes came or went.
+
+        A packet says something else of a row from ``since`` on, SQL in microseconds, until transfers.wait after the
+        time in the column ``last``.
+        """
+        for sql, holes in zip(_AFFECTED_SQL, (self.of_addresses, self.of_queue_managers), strict=True):
+            filled = {"column": column, "since": since, "last": last, "wait": self.wait_us, "earliest": self._earliest}
+            yield BoundQuery(sql.format(rows="{rows}", holes="{holes}", **filled), {"rows": table, "holes": holes})
+
+    def affects_anywhere_sql(self, last: str) -> str:
+        """Return the SQL condition of rows of gold that may be others if they depend on holes between any machines.
+
+        ``last`` as for ``affected_rows``. A hole that came concerns rows without ``capture_loss``, one that went those
+        with it.
+        """
+        lost, holes = "array_contains(missing, 'capture_loss')", self.of_addresses
+        if not holes.num_rows:
+            return "FALSE"
+        came, went = (pc.any(holes[name]).as_py() for name in ("came", "went"))
+        which = {(True, True): "TRUE", (True, False): f"NOT {lost}", (False, True): lost}[came, went]
+        until = pc.max(holes["until"]).as_py()
+        return f"{which} AND unix_micros(first_sent_at) <= {until} AND {last} >= {self._earliest}"
+
+    @property
+    def _earliest(self) -> str:
+        """The SQL of the time before which no row's ``last`` is of which a hole says something else."""
+        chunks = [*self.of_addresses["since"].chunks, *self.of_queue_managers["since"].chunks]
+        since = pa.chunked_array(chunks, pa.int64())
+        return f"timestamp_micros({pc.min(since).as_py() - self.wait_us})"
 
 
 def acknowledged_directly(destination: pa.Array, receiver: pa.Array, hop_count: pa.Array) -> Bools:

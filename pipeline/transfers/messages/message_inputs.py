@@ -18,7 +18,8 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, QueryInput, RowsOfDates
 from pipeline.lake.stage_groups import bucket_sql, each_once
 from pipeline.transfers.hops.address_queue_managers import read_handshakes
-from pipeline.transfers.hops.missing_packets import HOLES_SQL
+from pipeline.transfers.hops.missing_packets import read_holes
+from pipeline.transfers.hops.session_spans import TimeSpan
 from pipeline.transfers.inputs import read_set_by
 from pipeline.transfers.messages.sender_clocks import read_clocks
 from pipeline.transfers.messages.transfer_context import TransferContext, TransferSettings
@@ -28,6 +29,7 @@ from schemas.bronze import RPC_CALLS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS
+from udfs.times import timedelta_to_us
 
 _EVENTS: Final = ("order_acks", "administration_acks", "reports")
 _ORDER_OF_ROWS: Final = (
@@ -200,15 +202,17 @@ class GroupedMessages:
     ) -> TransferContext:  # fmt: skip
         """Read what is the same for all of the messages."""
         steps, sources = read_clock_steps(lake), self.grouped["source_queue_manager"]
+        sent = TimeSpan.of(self.grouped["first_at"], self.grouped["last_at"])
+        wait_us, expire_us = timedelta_to_us(settings.wait), timedelta_to_us(settings.expire)
         stepped = {name for name, _, _ in steps.set_by()}
         keys = lake.query(
             _OF_SEVERAL_CLOCKS, sendings=self.sendings, messages=self.messages, grouped=self.grouped, stepped=stepped
         )["packet_key"]
         return TransferContext(
             settings, run_id, clones,
-            handshakes=read_handshakes(lake, self.sendings),
+            handshakes=read_handshakes(lake, self.sendings, sent.widened(expire_us, expire_us)),
             overlaps=lake.query(_OVERLAPS, rows=SESSIONS),
-            holes=lake.query(HOLES_SQL, rows=SESSIONS),
+            holes=read_holes(lake, sent.widened(0, wait_us)),
             clocks=read_clocks(lake, sources, self.messages.dates),
             capture_ends=capture_ends,
             steps=steps.spans(),

@@ -27,10 +27,11 @@ class TransferContext:
 
     ``clones``: identifiers of queue managers that two machines have. ``handshakes``: of addresses at ends of which
     sessions show no queue manager. ``overlaps``: connections with the pairs of captures that saw them side by side, and
-    whether their clocks are known to differ. ``holes``: of all sessions. ``clocks``: least transits of the messages'
-    sources, by day. ``capture_ends``: by server, microseconds. ``steps``: between which times clocks were set
-    (``ClockSteps.spans``). ``set_by``: by server how far clocks were set, microseconds. ``order``: which was sent
-    first, of the sendings of a message on a hop whose times are of several captures, or of one whose clock was set.
+    whether their clocks are known to differ. ``holes``: of sessions that exist within transfers.wait. ``clocks``: least
+    transits of the messages' sources, by day. ``capture_ends``: by server, microseconds. ``steps``: between which times
+    clocks were set (``ClockSteps.spans``). ``set_by``: by server how far clocks were set, microseconds. ``order``:
+    which was sent first, of the sendings of a message on a hop whose times are of several captures, or of one whose
+    clock was set.
     """
 
     settings: TransferSettings

@@ -32,18 +32,14 @@ from pipeline.runs.recovery import RunMarkers
 from pipeline.transfers.changed_connections import connections_in_captures
 from pipeline.transfers.hops.address_queue_managers import (
     CHANGED_HANDSHAKES_SQL,
-    HANDSHAKES_SQL,
     SHOWN_SQL,
     changed_spans,
+    handshakes_sql,
 )
 from pipeline.transfers.hops.hop_keys import read_clones
 from pipeline.transfers.hops.hop_state import NO_STATE, HopState
-from pipeline.transfers.hops.missing_packets import (
-    CHANGED_ANYWHERE_SQL,
-    HOLE_CHANGES,
-    PAIRS_SCHEMA,
-    changed_anywhere_sql,
-)
+from pipeline.transfers.hops.missing_packets import ChangedHoles
+from pipeline.transfers.hops.session_spans import TimeSpan
 from pipeline.transfers.messages.message_inputs import GroupedMessages
 from pipeline.transfers.messages.sender_clocks import CHANGED_CLOCKS_SQL, clocks_differ, read_clocks
 from pipeline.transfers.messages.stage_transfers import stage_transfers
@@ -89,7 +85,7 @@ SELECT DISTINCT connection_id AS id FROM (
   GROUP BY connection_id, CAST(overlapping_captures AS string) HAVING {MORE_ROWS_SQL} <> 0
 )"""
 _HANDSHAKES: Final = f"""
-SELECT address, queue_manager, shown_at FROM ({HANDSHAKES_SQL}) WHERE {SHOWN_SQL} AND address IN {{addresses}}"""
+SELECT address, queue_manager, shown_at FROM ({{handshakes}}) WHERE {SHOWN_SQL} AND address IN {{addresses}}"""
 _CHANGED_SENDINGS: Final = """
 SELECT DISTINCT message_id AS id FROM {messages}
 WHERE packet_key IN (SELECT packet_key FROM {feed}) AND message_id IS NOT NULL"""
@@ -226,13 +222,12 @@ class _MessagesUpdate:
         self._add_by_order_acks(self.step.changes(ORDER_ACKS, _ORDER_ACKS))
         if len(names := self._changed_sessions(_OPENED_OR_CLOSED)):
             self._add_by(_WAITING_ON_CONNECTIONS, rows=MESSAGE_TRANSFERS, messages=MESSAGES, connections=names)
-        for changed, affected in HOLE_CHANGES:
-            if pairs := self.step.changes(SESSIONS, changed):
-                sql = affected.replace("{column}", "message_id").replace("{since}", "unix_micros(g.first_sent_at)")
-                self._add_by(sql, rows=MESSAGE_TRANSFERS, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
-        wait = timedelta_to_us(self.settings.wait)
-        if condition := changed_anywhere_sql(self.step.changes(SESSIONS, CHANGED_ANYWHERE_SQL), wait):
-            sql = _ACKNOWLEDGED_FROM_ANYWHERE.replace("{condition}", condition.replace("{last}", "first_sent_at"))
+        if holes := ChangedHoles.read(self.step, self.settings.wait):
+            sent_at = "unix_micros(g.first_sent_at)"
+            for query in holes.affected_rows(MESSAGE_TRANSFERS, "message_id", sent_at, "first_sent_at"):
+                self._add_by(query.sql, **query.inputs)
+            condition = holes.affects_anywhere_sql("first_sent_at")
+            sql = _ACKNOWLEDGED_FROM_ANYWHERE.replace("{condition}", condition)
             self._add_by(sql, rows=MESSAGE_TRANSFERS, messages=MESSAGES)
         if len(names := self._changed_sessions(_SIDE_BY_SIDE)):
             self._add_side_by_side(names)
@@ -321,8 +316,12 @@ class _MessagesUpdate:
         """Add the messages at whose ends handshakes show other queue managers now."""
         if not changes:
             return
-        addresses = {row["address"] for row in changes}
-        now = self.lake.query(_HANDSHAKES, rows=SESSIONS, addresses=addresses)
+        addresses, times = {row["address"] for row in changes}, [row["at"] for row in changes]
+        expire_us = timedelta_to_us(self.settings.expire)
+        # What a handshake may change rests on others too, as long before and after.
+        near = TimeSpan(min(times), max(times)).widened(2 * expire_us, 2 * expire_us)
+        sql = _HANDSHAKES.replace("{handshakes}", handshakes_sql(near))
+        now = self.lake.query(sql, rows=SESSIONS, addresses=addresses)
         names = ("address", "queue_manager", "shown_at")
         count = dict.fromkeys((tuple(row[name] for name in names) for row in changes), 0)
         for row in now.to_pylist():
@@ -331,12 +330,9 @@ class _MessagesUpdate:
         for row in changes:
             count[tuple(row[name] for name in names)] -= int(row["more"])
         before = [dict(zip(names, shown, strict=True)) for shown, times in count.items() if times > 0]
-        spans = [
-            each._asdict()
-            for each in changed_spans(
-                pa.Table.from_pylist(before, now.schema), now, timedelta_to_us(self.settings.expire)
-            )
-        ]
+        spans = [each._asdict() for each in changed_spans(pa.Table.from_pylist(before, now.schema), now, expire_us)]
         if spans:
+            sent = DateSpan.of_times(min(each["since"] for each in spans))
+            messages, sendings = (RowsOfDates(table, sent) for table in (MESSAGES, SENDINGS))
             table = pa.Table.from_pylist(spans, _SPANS_SCHEMA)
-            self._add_by(_OF_ADDRESSES, messages=MESSAGES, sendings=SENDINGS, spans=table)
+            self._add_by(_OF_ADDRESSES, messages=messages, sendings=sendings, spans=table)

@@ -26,9 +26,9 @@ class SequenceSettings(Durations):
 class SequenceContext:
     """What is the same for all sequences of an update.
 
-    ``capture_ends``: by server, microseconds. ``holes``: of all sessions. ``handshakes``: of addresses at ends of which
-    sessions show no queue manager. ``clones``: identifiers of queue managers that two machines have. ``steps``: where
-    clocks were set.
+    ``capture_ends``: by server, microseconds. ``holes``: of sessions that exist within transfers.wait. ``handshakes``:
+    of addresses at ends of which sessions show no queue manager. ``clones``: identifiers of queue managers that two
+    machines have. ``steps``: where clocks were set.
     """
 
     settings: SequenceSettings

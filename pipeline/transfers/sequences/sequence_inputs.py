@@ -17,13 +17,15 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, QueryInput, RowsOfDates
 from pipeline.lake.stage_groups import bucket_sql
 from pipeline.transfers.hops.address_queue_managers import read_handshakes
-from pipeline.transfers.hops.missing_packets import read_missing_packets
+from pipeline.transfers.hops.missing_packets import HopHoles, read_holes
+from pipeline.transfers.hops.session_spans import TimeSpan
 from pipeline.transfers.sequences.order_ack_matches import acknowledged_groups
 from pipeline.transfers.sequences.sequence_context import SequenceContext, SequenceSettings
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.transfers import TRANSFER_SEQUENCES
 from udfs.columns.arrays import to_ints
+from udfs.times import DAY_US, timedelta_to_us
 
 CLOCK_SLACK_US: Final = 5_000_000  # SentTime has whole seconds, of the source's clock
 MAX_SENDINGS: Final = 1_000_000  # of sequences that are recomputed together; those of one group may have more
@@ -33,9 +35,10 @@ IS_TRANSACTIONAL_SQL: Final = "(packet_key IS NOT NULL AND transaction_sequence_
 _FLOW: Final = "concat_ws(' ', coalesce(source_queue_manager, ''), coalesce(destination_queue, ''))"
 _GROUP: Final = bucket_sql(_FLOW, digits=4)
 _GROUPED_SEQUENCES: Final = f"""
-SELECT id, source_queue_manager, bucket, sum(n) AS n, min(first_at) AS first_at, max(last_at) AS last_at FROM (
+SELECT id, source_queue_manager, bucket, sum(n) AS n, min(first_at) AS first_at, max(last_at) AS last_at,
+  min(made_at) AS made_at FROM (
   SELECT {ID_SQL} AS id, source_queue_manager, {_GROUP}, count(*) AS n, min(seen_at) AS first_at,
-    max(seen_at) AS last_at
+    max(seen_at) AS last_at, min(sent_at) AS made_at
   FROM {{messages}} WHERE {IS_TRANSACTIONAL_SQL} AND {{scope}}
   GROUP BY transaction_sequence_id, source_queue_manager, destination_queue
 ) GROUP BY id, source_queue_manager, bucket"""
@@ -57,7 +60,7 @@ FROM (
   FROM {{messages}} WHERE {IS_TRANSACTIONAL_SQL}
 ) AS m JOIN (SELECT DISTINCT id, bucket FROM {{grouped}}) AS g ON g.id = m.id AND g.bucket = m.bucket
 JOIN (SELECT * FROM {{sendings}} WHERE sent_at IS NOT NULL) AS s ON s.packet_key = m.packet_key
-LEFT JOIN (SELECT connection_id, first_packet_at, overlapping_captures, missing FROM {{sessions}}) AS e
+LEFT JOIN (SELECT connection_id, first_packet_at, overlapping_captures, missing FROM {{existing}} AS sessions) AS e
   ON e.connection_id = s.connection_id"""
 _ACKS: Final = f"""
 SELECT a.packet_key, {ID_SQL} AS sequence_id, a.transaction_number AS number, a.capture_id, a.sent_at, a.queue_manager,
@@ -67,7 +70,7 @@ SELECT a.packet_key, {ID_SQL} AS sequence_id, a.transaction_number AS number, a.
   CASE WHEN sent_by = 'client' THEN initiator_queue_manager ELSE acceptor_queue_manager END AS sender_queue_manager,
   CASE WHEN sent_by = 'client' THEN acceptor_queue_manager ELSE initiator_queue_manager END AS receiver_queue_manager,
   g.bucket
-FROM {{acks}} AS a LEFT JOIN {{sessions}} AS s ON s.connection_id = a.connection_id
+FROM {{acks}} AS a LEFT JOIN {{existing}} AS s ON s.connection_id = a.connection_id
 JOIN {{of_acknowledged}}
 WHERE a.kind = 'order_ack' AND a.transaction_number IS NOT NULL AND a.sent_at IS NOT NULL"""
 _ORDER_ACKS: Final = " UNION ALL ".join(
@@ -118,9 +121,11 @@ class GroupedSequences:
         """
         given: dict[str, QueryInput] = {"sessions": SESSIONS, "grouped": self.grouped}
         acks = RowsOfDates(ORDER_ACKS, self._dates(wait_us, wait_us))
+        existing = self.sent.widened(wait_us + DAY_US, wait_us + DAY_US).sessions_sql("sessions")
+        sendings, order_acks = (sql.replace("{existing}", existing) for sql in (_SENDINGS, _ORDER_ACKS))
         queries = {
-            "sendings": BoundQuery(_SENDINGS, {"messages": self.messages, "sendings": self.sendings, **given}),
-            "order_acks": BoundQuery(_ORDER_ACKS, {"acks": acks, **given}),
+            "sendings": BoundQuery(sendings, {"messages": self.messages, "sendings": self.sendings, **given}),
+            "order_acks": BoundQuery(order_acks, {"acks": acks, **given}),
         }
         if self.ids is not None:
             current = BoundQuery(_CURRENT, {"rows": TRANSFER_SEQUENCES, "ids": self.ids})
@@ -133,8 +138,17 @@ class GroupedSequences:
         clones: Collection[str] = (),
     ) -> SequenceContext:  # fmt: skip
         """Read what is the same for all of the sequences. ``capture_ends``: by server, microseconds."""
-        holes, handshakes = read_missing_packets(lake, clones), read_handshakes(lake, self.sendings)
+        wait_us, expire_us = timedelta_to_us(settings.wait), timedelta_to_us(settings.expire)
+        made_at = self.grouped["made_at"].drop_null()
+        since = min(self.sent.since, TimeSpan.of(made_at, made_at).since) - CLOCK_SLACK_US
+        holes = HopHoles.of(read_holes(lake, TimeSpan(since, self.sent.until + wait_us)), clones)
+        handshakes = read_handshakes(lake, self.sendings, self.sent.widened(expire_us, expire_us))
         return SequenceContext(settings, run_id, capture_ends, holes, handshakes, clones, read_clock_steps(lake))
+
+    @property
+    def sent(self) -> TimeSpan:
+        """From when to when the sequences' messages were sent."""
+        return TimeSpan.of(*(self.grouped[name].drop_null() for name in ("first_at", "last_at")))
 
     @property
     def messages(self) -> RowsOfDates:

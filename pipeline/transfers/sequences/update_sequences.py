@@ -31,12 +31,8 @@ from pipeline.transfers.changed_connections import connections_in_captures
 from pipeline.transfers.hops.address_queue_managers import CHANGED_HANDSHAKES_SQL
 from pipeline.transfers.hops.hop_keys import read_clones
 from pipeline.transfers.hops.hop_state import NO_STATE, HopState
-from pipeline.transfers.hops.missing_packets import (
-    CHANGED_ANYWHERE_SQL,
-    HOLE_CHANGES,
-    PAIRS_SCHEMA,
-    changed_anywhere_sql,
-)
+from pipeline.transfers.hops.missing_packets import ChangedHoles
+from pipeline.transfers.hops.session_spans import TimeSpan
 from pipeline.transfers.sequences.beginnings import find_changed_beginnings
 from pipeline.transfers.sequences.sequence_context import SequenceSettings
 from pipeline.transfers.sequences.sequence_inputs import ID_SQL, IS_TRANSACTIONAL_SQL, GroupedSequences
@@ -89,10 +85,9 @@ WHERE connection_id IN {{names}} AND kind = 'order_ack' AND transaction_sequence
 _FIRST_SENT: Final = f"""
 SELECT min(unix_micros(first_sent_at)) AS `at` FROM {{rows}} WHERE {ID_SQL} IN {{ids}}"""
 _UNKNOWN_ENDS: Final = """
-SELECT connection_id AS id, unix_micros(first_packet_at) AS since FROM {sessions}
-WHERE ((client_address IN {addresses} AND initiator_queue_manager IS NULL)
-  OR (server_address IN {addresses} AND acceptor_queue_manager IS NULL))
-  AND unix_micros(last_packet_at) >= {since} AND unix_micros(first_packet_at) <= {until}"""
+SELECT connection_id AS id, unix_micros(first_packet_at) AS since FROM {existing} AS sessions
+WHERE (client_address IN {addresses} AND initiator_queue_manager IS NULL)
+  OR (server_address IN {addresses} AND acceptor_queue_manager IS NULL)"""
 
 
 def update(lake: Lake, run_id: str, settings: SequenceSettings | None = None) -> int:
@@ -169,9 +164,8 @@ class _EodSequencesUpdate:
         if (sendings := step.changed_rows(SENDINGS, _CHANGED_SENDINGS)) is not None:
             keys = sendings["packet_key"].combine_chunks()
             self._add_sequences("packet_key", keys, _earliest(sendings["sent_at"]))
-        for changed, affected in HOLE_CHANGES:
-            self._add_by_holes(affected, step.changes(SESSIONS, changed))
-        self._add_waiting(step.changes(SESSIONS, CHANGED_ANYWHERE_SQL))
+        if holes := ChangedHoles.read(step, self.settings.wait):
+            self._add_by_holes(holes)
         self._add_by_handshakes(step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL))
         if captures := self.now.captures_with_other_places(before):
             self._add_sequences("connection_id", connections_in_captures(self.lake, captures), 0)
@@ -190,20 +184,18 @@ class _EodSequencesUpdate:
             sql = f"SELECT DISTINCT {ID_SQL} AS id FROM {{messages}} WHERE {where}"
             self._add(sql, messages=RowsOfDates(MESSAGES, DateSpan.of_times(since)), values=values)
 
-    def _add_by_holes(self, affected: str, pairs: list[dict[str, Any]]) -> None:
-        """Add the sequences that changed holes concern, by one of ``HOLE_CHANGES``."""
-        if pairs:
-            # When the first message was made is not in the row: it may be long before it was sent.
-            sql = affected.replace("{column}", "transaction_sequence_id").replace("{since}", str(BEFORE_ALL))
-            sql = f"SELECT CAST(id AS string) AS id FROM ({sql})"
-            self._add(sql, rows=TRANSFER_SEQUENCES, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
+    def _add_by_holes(self, holes: ChangedHoles) -> None:
+        """Add the sequences that changed holes concern.
 
-    def _add_waiting(self, holes: list[dict[str, Any]]) -> None:
-        """Add the sequences that wait for an order ack that changed holes between any machines may hold."""
-        if condition := changed_anywhere_sql(holes, timedelta_to_us(self.settings.wait)):
-            where = f"waiting > 0 AND {condition.replace('{last}', 'last_sent_at')}"
-            sql = f"SELECT DISTINCT {ID_SQL} AS id FROM {{rows}} WHERE {where}"
-            self._add(sql, rows=TRANSFER_SEQUENCES)
+        Those that wait for an order ack are concerned by holes between any machines.
+        """
+        # When the first message was made is not in the row: it may be long before it was sent.
+        for query in holes.affected_rows(
+            TRANSFER_SEQUENCES, "transaction_sequence_id", str(BEFORE_ALL), "last_packet_at"
+        ):
+            self._add(f"SELECT CAST(id AS string) AS id FROM ({query.sql})", **query.inputs)
+        where = f"waiting > 0 AND {holes.affects_anywhere_sql('last_sent_at')}"
+        self._add(f"SELECT DISTINCT {ID_SQL} AS id FROM {{rows}} WHERE {where}", rows=TRANSFER_SEQUENCES)
 
     def _add_by_clones(self, names: Collection[str]) -> None:
         """Add the sequences of queue managers that are, or were before, two machines with one identifier."""
@@ -217,10 +209,9 @@ WHERE sender_queue_manager IN {{names}} OR receiver_queue_manager IN {{names}}""
         """Add the sequences on sessions with an end that changed handshakes may show."""
         if handshakes:
             times, expire = [row["at"] for row in handshakes], timedelta_to_us(self.settings.expire)
-            since, until = min(times) - expire, max(times) + expire
-            sql = _UNKNOWN_ENDS.replace("{since}", str(since)).replace("{until}", str(until))
-            addresses = {row["address"] for row in handshakes}
-            found = self.lake.query(sql, sessions=SESSIONS, addresses=addresses)
+            near = TimeSpan(min(times), max(times)).widened(expire, expire)
+            sql = _UNKNOWN_ENDS.replace("{existing}", near.sessions_sql())
+            found = self.lake.query(sql, rows=SESSIONS, addresses={row["address"] for row in handshakes})
             first = pc.min(pc.fill_null(found["since"], 0)).as_py() or 0
             self._add_sequences("connection_id", found["id"].combine_chunks(), first)
 
