@@ -11,12 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pipeline.attempts import dependency_keys
-from pipeline.attempts.affected_scope import (
-    REQUEST_KEY_SQL,
-    SHARES_REQUEST_KEY_SQL,
-    RecomputeScope,
-    request_key_texts,
-)
+from pipeline.attempts.affected_scope import IS_OPENING_SQL, SHARES_REQUEST_KEY_SQL, RecomputeScope
 from pipeline.attempts.attempt_rows import (
     ATTEMPT_READ_COLUMNS,
     IS_CLIENT_CALL_SQL,
@@ -26,7 +21,7 @@ from pipeline.attempts.attempt_rows import (
     servers_condition,
 )
 from pipeline.attempts.calls.decoded_call import CALL_ROLES
-from pipeline.attempts.changed_rows import OPENING_OPNUMS, sql_values
+from pipeline.attempts.changed_rows import REQUEST_KEY_SQL
 from pipeline.attempts.server_openings import OPENING_CALLS, methods_condition
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.queries.inputs import QueryInput
@@ -38,7 +33,6 @@ READ_COLUMNS: Final = f"{', '.join(ATTEMPT_READ_COLUMNS)}, {REQUEST_KEY_SQL} AS 
 _STARTS: Final = [method for method, role in CALL_ROLES.items() if role == "start"]
 _OUTCOMES: Final = f"SELECT {', '.join(OUTCOME_COLUMNS)} FROM {{calls}} WHERE {IS_CLIENT_CALL_SQL}"
 _OTHER: Final = f"SELECT {READ_COLUMNS} FROM"
-_OPENINGS: Final = f"protocol = 'qm2qm' AND opnum IN {sql_values(OPENING_OPNUMS)} AND server_address IN {{numbered}}"
 _PUBLISHED: Final = dependency_keys.keys_overlap(dependency_keys.PUBLISHED_KEYS, "(SELECT value FROM required)")
 # The calls of ongoing associations with a key that a wanted call requires.
 _PUBLISHING: Final = f"""
@@ -85,12 +79,12 @@ def calls_of_scope(scope: RecomputeScope, *, starts: bool = True) -> CallSource:
     affected, known = "connection_id IN {names}", f"{_OUTCOMES} AND call_key IN (SELECT call_key FROM described)"
     others = []
     if scope.numbered:
-        others.append(f"{_OTHER} {{openings}} WHERE {_OPENINGS}")
-    if scope.ongoing_connections:
+        others.append(f"{_OTHER} {{openings}} WHERE {IS_OPENING_SQL}")
+    if len(scope.ongoing_connections):
         requires = dependency_keys.keys_overlap(dependency_keys.REQUIRED_KEYS, "{keys}")
         affected = f"({affected} OR (connection_id IN {{ongoing}} AND {requires}))"
         others.append(f"{_PUBLISHING} AND {methods} AND {here}) AS publishing")
-    if scope.cancelled_requests and starts:
+    if len(scope.cancelled_requests) and starts:
         shares = f"{SHARES_REQUEST_KEY_SQL} AND {REQUEST_KEY_SQL} IN (SELECT request FROM wanted)"
         others.append(f"{_OTHER} {{reads}} WHERE {shares}")
     else:
@@ -100,16 +94,16 @@ def calls_of_scope(scope: RecomputeScope, *, starts: bool = True) -> CallSource:
         known = f"{known} UNION {of_openings}"
     texts = {
         "is_wanted": f"{here} AND {affected} AND {methods}",
-        "found": "reads", "of_ongoing": _OF_ONGOING if scope.ongoing_connections else "",
+        "found": "reads", "of_ongoing": _OF_ONGOING if len(scope.ongoing_connections) else "",
         "at_servers": "TRUE", "of_servers": "server_address IN {numbered}",
         "is_connection": "TRUE", "known": known,
         "with_own_call": f"{here} AND call_key IN (SELECT call_key FROM own)",
         "on_own_connection": "connection_id IN (SELECT connection_id FROM own)",
     }  # fmt: skip
     inputs: dict[str, QueryInput] = {
-        "names": scope.connections_in_full, "ongoing": scope.ongoing_connections,
+        "names": scope.connections, "ongoing": scope.ongoing_connections,
         "keys": scope.changed_keys,
-        "shared": request_key_texts(scope.cancelled_requests), "numbered": scope.numbered,
+        "shared": scope.cancelled_requests, "numbered": scope.numbered,
         "openings": OPENING_CALLS[REMOTE_READ_CALLS], "clients": OPENING_CALLS[CLIENT_CALLS],
         "outcomes": OPENING_CALLS[RPC_CALLS], "connections": scope.connection_rows,
     }  # fmt: skip

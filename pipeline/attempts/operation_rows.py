@@ -44,7 +44,7 @@ def servers_with_operations(lake: Lake, scope: RecomputeScope | None) -> set[str
     sql = f"SELECT DISTINCT server_address FROM {{reads}} WHERE {_IS_OPERATION}"
     inputs: dict[str, QueryInput] = {"reads": REMOTE_READ_CALLS}
     if scope is not None:
-        inputs = {"reads": RowsOfDates(REMOTE_READ_CALLS, scope.dates), "names": scope.connections}
+        inputs = {"reads": RowsOfDates(REMOTE_READ_CALLS, scope.dates), "names": scope.all_connections}
         sql += " AND connection_id IN {names}"
     return {*lake.query(sql, **inputs)["server_address"].to_pylist()}
 

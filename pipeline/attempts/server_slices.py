@@ -57,7 +57,7 @@ from pipeline.attempts.changed_rows import (
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
 from pipeline.attempts.columns.call_columns import MESSAGE_ERRORS
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import BoundQuery, QueryInput
+from pipeline.lake.queries.inputs import BoundQuery, QueryInput, RowsOfDates
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
@@ -250,7 +250,8 @@ def attempt_queries(lake: Lake, scope: RecomputeScope | None, known_ends: Collec
     """
     cuts = _NO_CUTS
     if scope is None or scope.call_count > _CALLS_OF_SCOPE_IN_ONE_SLICE:
-        cuts = _cut_servers(lake, None if scope is None else scope.servers, known_ends)
+        reads = REMOTE_READ_CALLS if scope is None else RowsOfDates(REMOTE_READ_CALLS, scope.dates)
+        cuts = _cut_servers(lake, reads, None if scope is None else scope.servers, known_ends)
     return _queries(all_calls() if scope is None else calls_of_scope(scope), cuts)
 
 
@@ -260,14 +261,16 @@ def operation_queries(scope: RecomputeScope | None, servers: Collection[str | No
     return _queries(source, _NO_CUTS)
 
 
-def _cut_servers(lake: Lake, servers: Collection[str | None] | None, known_ends: Collection[str]) -> _Cuts:
-    """Return how to cut some servers, or all (None), by how many calls they have."""
+def _cut_servers(
+    lake: Lake, reads: QueryInput, servers: Collection[str | None] | None, known_ends: Collection[str]
+) -> _Cuts:
+    """Return how to cut some servers, or all (None), by how many calls they have among ``reads``."""
     of_servers, inputs = servers_condition(servers)
-    counts = lake.query(_CALLS.format(of_servers=of_servers), reads=REMOTE_READ_CALLS, **inputs).to_pylist()
+    counts = lake.query(_CALLS.format(of_servers=of_servers), reads=reads, **inputs).to_pylist()
     digits = slice_digits(max((row["calls"] for row in counts), default=0))
     sliced = {row["server_address"] for row in counts if not row["clocks"]} & {*known_ends} if digits else set()
     busy = {row["server_address"] for row in counts if row["calls"] > _CALLS_PER_SLICE} & sliced
-    return _Cuts(frozenset(sliced), digits, _large_conversations(lake, busy))
+    return _Cuts(frozenset(sliced), digits, _large_conversations(lake, reads, busy))
 
 
 def _queries(source: CallSource, cuts: _Cuts) -> dict[str, BoundQuery]:
@@ -297,11 +300,11 @@ def _bound(sql: str, inputs: Mapping[str, QueryInput]) -> BoundQuery:
     return BoundQuery(sql, {name: each for name, each in inputs.items() if f"{{{name}}}" in sql})
 
 
-def _large_conversations(lake: Lake, servers: Collection[str]) -> pa.Table:
+def _large_conversations(lake: Lake, reads: QueryInput, servers: Collection[str]) -> pa.Table:
     """Return the conversations with more calls than a slice may have, with the digits that name the parts of each."""
     rows = []
     if servers:
-        tables: dict[str, QueryInput] = {"reads": REMOTE_READ_CALLS, "connections": CONNECTIONS, "servers": servers}
+        tables: dict[str, QueryInput] = {"reads": reads, "connections": CONNECTIONS, "servers": servers}
         rows = lake.query(_LARGE.format(most=_CALLS_PER_SLICE), **tables).to_pylist()
     large = [{"conversation": row["conversation"], "digits": slice_digits(row["calls"])} for row in rows]
     return pa.Table.from_pylist(large, pa.schema({"conversation": pa.string(), "digits": pa.int32()}))
