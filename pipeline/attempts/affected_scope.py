@@ -25,6 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -62,7 +63,6 @@ from pipeline.lake.queries.inputs import QueryInput, RowsOfDates
 from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
-from schemas.table import EVENT_DATE
 from udfs.times import DAY_US, EPOCH
 
 MIN_CALLS_FOR_KEYS: Final = 20_000  # with fewer calls, recomputing all is faster than selecting by keys
@@ -143,8 +143,6 @@ def find_recompute_scope(
     cancels exist. Each call's connection has a row, and the call's times lie within it.
     """
     calls = _find_affected_calls(lake, changed, ends, numbered)
-    if cancels:
-        calls = _with_cancelled_starts(lake, changed, calls)
     changed_names = pa.array([row["connection_id"] for row in changed.connections], pa.string())
     named = distinct_texts(calls.places["connection_id"], changed_names)
     if not len(named):
@@ -152,7 +150,12 @@ def find_recompute_scope(
     moved = chain.from_iterable(changed.connections_with_other_groups().values())
     wide = {tuple(row[name] for name in GROUP_COLUMNS) for row in moved if not row["added"]}
     without_bind = times_without_bind(changed.connections)
-    found = _read_group_connections(lake, named, wide, without_bind)
+    read = partial(_read_group_connections, lake, groups=wide, clients=without_bind)
+    found = read(named)
+    if cancels and (starts := _read_cancelled_starts(lake, changed, named, found)).num_rows:
+        calls = calls.with_starts(starts)
+        named = distinct_texts(named, starts["connection_id"])
+        found = read(named)
     rows = found.to_pylist()
     met = {
         c["connection_id"]
@@ -237,7 +240,7 @@ def _with_calls_by_number(lake: Lake, scope: RecomputeScope, *, cancels: bool) -
     if len(shared):
         sql = f"SELECT DISTINCT connection_id FROM {{reads}} WHERE {SHARES_REQUEST_KEY_SQL}"
         names = distinct_texts(names, lake.query(sql, reads=REMOTE_READ_CALLS, shared=shared)["connection_id"])
-    rows = pa.concat_tables([scope.connection_rows, _read_group_connections(lake, names, (), ())])
+    rows = pa.concat_tables([scope.connection_rows, _read_group_connections(lake, names)])
     return replace(scope, cancelled_requests=shared, connection_rows=unique_rows(rows, "connection_id"))
 
 
@@ -253,34 +256,35 @@ class _AffectedCalls:
     recomputed_whole: pa.Array
     changed_keys: pa.Array
 
+    def with_starts(self, cancelled: pa.Table) -> _AffectedCalls:
+        """Add the answer of ``_read_cancelled_starts``."""
+        keys = distinct_texts(self.changed_keys, cancelled["cancel_key"])
+        return replace(self, places=_places(self.places, cancelled), changed_keys=keys)
 
-def _with_cancelled_starts(lake: Lake, changed: InputChanges, calls: _AffectedCalls) -> _AffectedCalls:
-    """Add the Starts that share a request key with a changed call, or with a cancel on a changed connection.
 
-    A cancel that comes before a Start cancels something else; the Starts before it may be of any time.
+def _read_cancelled_starts(lake: Lake, changed: InputChanges, names: pa.Array, connections: pa.Table) -> pa.Table:
+    """Return the Starts and cancels that share a request key with a changed call, or with a cancel on some connections.
+
+    Each row has connection_id, event_date, and the ``cancel_key``. ``connections`` are the rows of the connections
+    ``names`` and more. A cancel that comes before a Start cancels something else; the Starts before it may be of any
+    time.
     """
     started = changed.calls_by_number(*QUEUE_NUMBER_OPNUMS)
-    names = pa.array([row["connection_id"] for row in changed.connections], pa.string())
-    times = [pc.min(pc.fill_null(started["at"], 0)).as_py(), *(row["first_packet_at"] for row in changed.connections)]
-    shared = distinct_texts(changed.calls_by_number(CANCEL_OPNUM)["request"])
-    if since := [at for at in times if at is not None]:
-        sql = (
-            f"SELECT DISTINCT {REQUEST_KEY_SQL} AS request FROM {{cancels}} WHERE {_IS_CANCEL}"
-            f" AND ({REQUEST_KEY_SQL} IN {{started}} OR connection_id IN {{names}})"
-        )
-        late = RowsOfDates(REMOTE_READ_CALLS, DateSpan.of_times(max(min(since) - DAY_US, 0)))  # clocks differ
-        found = lake.query(sql, cancels=late, started=distinct_texts(started["request"]), names=distinct_texts(names))
-        shared = distinct_texts(shared, found["request"])
-    if not len(shared):
-        return calls
-    columns = f"connection_id, {EVENT_DATE}, {dependency_keys.CANCEL_KEY} AS cancel_key"
-    sql = f"SELECT DISTINCT {columns} FROM {{reads}} WHERE {SHARES_REQUEST_KEY_SQL}"
-    found = lake.query(sql, reads=REMOTE_READ_CALLS, shared=shared)
-    return replace(
-        calls,
-        places=_places(calls.places, found),
-        changed_keys=distinct_texts(calls.changed_keys, found["cancel_key"]),
+    begins = (started["at"], connections["first_packet_at"].filter(is_in(connections, "connection_id", names)))
+    since = [pc.min(pc.fill_null(times, 0)).as_py() for times in begins if len(times)]
+    since += [row["first_packet_at"] for row in changed.connections]
+    cancels = RowsOfDates(REMOTE_READ_CALLS, DateSpan.of_times(max(min(since, default=0) - DAY_US, 0)))  # clocks differ
+    sql = (
+        f"SELECT DISTINCT {REQUEST_KEY_SQL} AS request FROM {{cancels}} WHERE {_IS_CANCEL}"
+        f" AND ({REQUEST_KEY_SQL} IN {{started}} OR connection_id IN {{names}})"
     )
+    found = lake.query(sql, cancels=cancels, started=distinct_texts(started["request"]), names=names)
+    shared = distinct_texts(found["request"], changed.calls_by_number(CANCEL_OPNUM)["request"])
+    if not len(shared):
+        return pa.schema([*PLACES_SCHEMA, ("cancel_key", pa.string())]).empty_table()
+    columns = f"{', '.join(PLACES_SCHEMA.names)}, {dependency_keys.CANCEL_KEY} AS cancel_key"
+    sql = f"SELECT DISTINCT {columns} FROM {{reads}} WHERE {SHARES_REQUEST_KEY_SQL}"
+    return lake.query(sql, reads=REMOTE_READ_CALLS, shared=shared)
 
 
 def _find_affected_calls(
@@ -377,7 +381,7 @@ def _starts_since(lake: Lake, servers: pa.Array, at: int) -> pa.Table:
 
 
 def _read_group_connections(
-    lake: Lake, names: pa.Array, groups: Collection[tuple[str, ...]], clients: Collection[tuple[str, str]]
+    lake: Lake, names: pa.Array, *, groups: Collection[tuple[str, ...]] = (), clients: Collection[tuple[str, str]] = ()
 ) -> pa.Table:
     """Return all connections of some groups, of the groups of the named connections, and of some clients.
 

@@ -58,6 +58,7 @@ from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
 from pipeline.attempts.columns.call_columns import MESSAGE_ERRORS
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, QueryInput, RowsOfDates
+from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
@@ -214,6 +215,15 @@ SELECT {", ".join(CLIENT_CALL_COLUMNS)}, '' AS slice FROM {{{{clients}}}}
 WHERE {IS_CLIENT_CALL_SQL} AND {{of_servers}}"""
 _WHOLE_CONNECTIONS: Final = f"""
 SELECT {", ".join(CONNECTION_FIELDS)}, server_address, '' AS slice FROM {{{{connections}}}} WHERE {{is_connection}}"""
+# The rows of gold that what is made of the wanted calls replaces.
+_WHOLE_STORED: Final = """
+SELECT *, '' AS slice FROM {{stored}} WHERE {is_stored}"""
+_STORED: Final = f"""{_WANTED}, {_CONNECTIONS_SLICED}
+SELECT stored.*, coalesce(slice, '') || CASE WHEN cut.digits IS NULL THEN ''
+  ELSE left(md5(coalesce({dependency_keys.READ_KEY}, '')), cut.digits) END AS slice
+FROM (SELECT * FROM {{{{stored}}}} WHERE {{is_stored}}) AS stored
+LEFT JOIN connections ON connections.connection_id = stored.connection_id
+LEFT JOIN {{{{large}}}} AS cut ON cut.conversation = connections.conversation"""
 _LARGE: Final = f"""
 SELECT conversation, count(*) AS calls FROM (SELECT connection_id FROM {{{{reads}}}} WHERE {IS_READ_SQL}) AS calls
 JOIN (
@@ -247,17 +257,18 @@ def attempt_queries(lake: Lake, scope: RecomputeScope | None, known_ends: Collec
     ``known_ends``: the servers of which it is known when their captures end. ``calls`` are those whose attempts are
     made (``IS_WANTED``), and of servers that are not cut others that these depend on, with what other tables know of
     them; ``shared`` and ``clients`` are further calls that they depend on: where none can be, there is no such query.
+    ``stored``: of a scope, the rows of gold.receive_attempts that these attempts replace.
     """
     cuts = _NO_CUTS
     if scope is None or scope.call_count > _CALLS_OF_SCOPE_IN_ONE_SLICE:
         reads = REMOTE_READ_CALLS if scope is None else RowsOfDates(REMOTE_READ_CALLS, scope.dates)
         cuts = _cut_servers(lake, reads, None if scope is None else scope.servers, known_ends)
-    return _queries(all_calls() if scope is None else calls_of_scope(scope), cuts)
+    return _queries(all_calls() if scope is None else calls_of_scope(scope, RECEIVE_ATTEMPTS), cuts)
 
 
 def operation_queries(scope: RecomputeScope | None, servers: Collection[str | None] | None) -> dict[str, BoundQuery]:
     """Return the same for what operations are made of, of a scope, or of some servers; Starts, most calls, are none."""
-    source = all_calls(servers, starts=False) if scope is None else calls_of_scope(scope, starts=False)
+    source = all_calls(servers, starts=False) if scope is None else calls_of_scope(scope, QUEUE_OPERATIONS)
     return _queries(source, _NO_CUTS)
 
 
@@ -281,6 +292,9 @@ def _queries(source: CallSource, cuts: _Cuts) -> dict[str, BoundQuery]:
         texts = {"calls": _OWN_IN_SLICES, "shared": _SHARED, "clients": _CLIENTS, "connections": _CONNECTIONS}
     if not source.has_clients:
         del texts["clients"]
+    if (is_stored := source.texts.get("is_stored")) is not None:
+        whole = f"{_WANTED}{_WHOLE_STORED}" if "FROM wanted" in is_stored else _WHOLE_STORED
+        texts["stored"] = _STORED if cuts.sliced else whole
     of_others, needed = (_OF_OTHERS, _NEEDED) if cuts.large.num_rows else ("", "")
     others = " UNION ALL ".join(source.others)
     filled_in = source.texts | {

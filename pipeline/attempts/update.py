@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.attempts import affected_scope, changed_rows, message_queues, update_opens
 from pipeline.attempts.affected_scope import RecomputeScope
@@ -22,13 +23,19 @@ from pipeline.attempts.attempts_state import AttemptsState
 from pipeline.attempts.capture_gaps import latest_by_server
 from pipeline.attempts.changed_rows import InputChanges
 from pipeline.attempts.client_identity import CHANGED_CLAIMS_QUERY, CHANGED_CLAIMS_SCHEMA
-from pipeline.attempts.operation_rows import NO_OPERATIONS, operations_function, servers_with_operations
+from pipeline.attempts.operation_rows import operations_function, servers_with_operations
 from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries, operation_queries
 from pipeline.bronze.across_captures.capture_ends import changed_ends, read_capture_ends, read_lossy_capture_ends
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import GroupedQuery
+from pipeline.lake.lake_path import LakePath
+from pipeline.lake.queries.inputs import GroupedQuery, QueryAnswers, RowsOfFiles
+from pipeline.lake.schema_enforcement import cast_to, select_fields
+from pipeline.lake.stage_groups import stage_groups
+from pipeline.lake.staged_changes import stage_changes, write_changes
+from pipeline.lake.staging_files import StagingWriter, staged_files
+from pipeline.runs.recovery import RunMarkers
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import NO_ALIASES, AliasGroups, AliasIndex
 from schemas.attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
@@ -37,7 +44,6 @@ from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.table import Table
-from udfs.keys import keys_of_texts
 
 _ATTEMPTS: Final = DerivedTable(
     RECEIVE_ATTEMPTS,
@@ -45,6 +51,10 @@ _ATTEMPTS: Final = DerivedTable(
     code_version="10",
     needs=(REMOTE_READ_CALLS,),
 )
+
+_QUEUES: Final = "opened_queues"  # the folder of what staged attempts say of the queues of messages
+_OPENED_QUEUES: Final = select_fields(RECEIVE_ATTEMPTS.schema(), ("attempt_key", "opened_queue"))
+_COUNT: Final = StructType([StructField("rows", LongType())])
 
 
 def update(lake: Lake, *, cleanup: timedelta, declared: AliasGroups = ()) -> int:
@@ -181,25 +191,28 @@ class _AttemptsUpdate:
         if scope is None:
             return self._recompute_all()
         lake = self.lake
-        servers = servers_with_operations(lake, scope)
-        operations = lake.map_few_groups(self._operations(scope, servers)) if servers else NO_OPERATIONS
-        keys = [scope.changed_calls, *operations["call_key"].chunks]
-        current = self._stored(QUEUE_OPERATIONS, scope, "call_key", keys)
-        if operations.num_rows or current.num_rows:
-            lake.replace_changed(QUEUE_OPERATIONS, operations, current, dates=scope.dates)
-        rows = lake.map_few_groups(self._attempts(scope))
-        message_queues.update(lake, rows, dates=scope.dates)
-        keys = [pa.array(keys_of_texts(scope.changed_calls.to_pylist()), pa.string()), *rows["attempt_key"].chunks]
-        return self.step.replace_changed(rows, self._stored(RECEIVE_ATTEMPTS, scope, "attempt_key", keys))
+        with RunMarkers.of(lake).staging_folder("attempts") as folder:
+            if servers := servers_with_operations(lake, scope):
+                self._stage(folder, QUEUE_OPERATIONS, self._operations(scope, servers))
+                write_changes(lake, folder, QUEUE_OPERATIONS)
+            self._stage(folder, RECEIVE_ATTEMPTS, self._attempts(scope))
+            queues = RowsOfFiles(_OPENED_QUEUES, staged_files(folder / _QUEUES))
+            message_queues.update(lake, queues, dates=scope.dates)
+            return self.step.write_changes(folder)
 
-    def _stored(self, table: Table, scope: RecomputeScope, column: str, keys: list[pa.Array]) -> pa.Table:
-        """Return the rows in a table of a scope; of ongoing associations those with some keys."""
-        where = "connection_id IN {names}"
-        if len(scope.ongoing_connections):
-            where = f"({where} OR (connection_id IN {{ongoing}} AND {column} IN {{keys}}))"
-        names, ongoing = scope.connections, scope.ongoing_connections
-        return self.lake.select(
-            table, where, (), scope.dates, names=names, ongoing=ongoing, keys=pa.concat_arrays(keys)
+    def _stage(self, folder: LakePath, table: Table, query: GroupedQuery) -> None:
+        """Stage how the rows of a table that a query gives differ from the stored ones."""
+        make = query.function
+
+        def stage(parts: QueryAnswers, staging: StagingWriter) -> pa.Table:
+            rows = pa.concat_tables(make(parts))
+            stage_changes(staging, table, rows, cast_to(table, parts["stored"]))
+            if table is RECEIVE_ATTEMPTS:
+                staging.add_table(_QUEUES, rows.select(_OPENED_QUEUES.names))
+            return pa.table({_COUNT.names[0]: [rows.num_rows]})
+
+        stage_groups(
+            self.lake, folder, query.parts, stage, _COUNT, keys=query.keys, distinct_texts=query.distinct_texts
         )
 
     def _recompute_all(self) -> int:

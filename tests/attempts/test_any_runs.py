@@ -15,13 +15,14 @@ import pytest
 
 from attempts.broker import Broker, captured
 from attempts.telling import SERVER, facts_of, gold_of
-from attempts.test_dependency_keys import OFTEN, as_of
+from attempts.test_dependency_keys import OFTEN, answered, as_of
 from attempts.test_server_slices import captured_in_part, tables_of
 from engines import without_spark
 from example_counts import seeds
 from pipeline.arrow_rows import is_in
 from pipeline.attempts import affected_scope, server_slices
 from pipeline.attempts import update as attempts_update
+from pipeline.attempts.attempt_rows import ATTEMPT_KEY_SQL
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import changed_keys
@@ -57,8 +58,7 @@ def states(chance):
                 **chance.choice([{}, {}, {}, {"syn_seen": False, "association_group_id": None}, {"missing_bytes": 1}]))
         for each in connections
     ]  # fmt: skip
-    if chance.random() < 0.3:
-        calls = [captured_in_part(call, chance) for call in calls]
+    losses = {call.call_key: chance.randrange(1 << 32) for call in calls} if chance.random() < 0.3 else {}
     by = chance.choice([1, HOURS])
     calls, connections = stretched(calls, connections, by)
     found = []
@@ -66,7 +66,21 @@ def states(chance):
         at = chance.randint(0, broker.now) * by
         some = [call for call in calls if chance.random() < 0.8]
         found.append(chance.choice([(*as_of(calls, connections, at), at), (some, connections, broker.now * by)]))
-    return [*found, (calls, connections, broker.now * by)]
+    found.append((calls, connections, broker.now * by))
+    return [
+        ([captured_in_part(call, Random(losses[call.call_key])) if losses else call for call in known], *others)
+        for known, *others in found
+    ]
+
+
+@pytest.mark.parametrize("by_spark", [False, pytest.param(True, marks=[pytest.mark.spark, pytest.mark.long])])
+def test_an_attempt_has_the_same_key_in_sql(by_spark, request):
+    names = ["a" * 32, "start", "x" * 255, "\u00e9 of two bytes", ""]
+    rows = pa.table({"call_key": names})
+    sql = f"SELECT call_key, {ATTEMPT_KEY_SQL} AS attempt_key FROM {{rows}}"
+    spark = request.getfixturevalue("spark") if by_spark else None
+    for row in answered(sql, spark, rows).to_pylist():
+        assert row["attempt_key"] == key(row["call_key"])
 
 
 class Story:

@@ -80,6 +80,7 @@ def tables_of(facts, connections):
         MESSAGES: as_table(MESSAGES, facts.drop_columns(["queue", "errors"]), _OF_MESSAGE),
         CONNECTIONS: as_table(CONNECTIONS, connections.append_column("kind", kind)),
         RPC_BINDS: RPC_BINDS.schema().empty_table(),
+        RECEIVE_ATTEMPTS: RECEIVE_ATTEMPTS.schema().empty_table(),
     }
 
 
