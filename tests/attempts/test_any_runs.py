@@ -64,7 +64,8 @@ def states(chance):
     found = []
     for _ in range(chance.randint(1, 3)):
         at = chance.randint(0, broker.now) * by
-        some = [call for call in calls if chance.random() < 0.8]
+        share = chance.choice([0.8, 0.98])
+        some = [call for call in calls if chance.random() < share]
         found.append(chance.choice([(*as_of(calls, connections, at), at), (some, connections, broker.now * by)]))
     found.append((calls, connections, broker.now * by))
     return [
