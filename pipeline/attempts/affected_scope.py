@@ -22,16 +22,17 @@ they came over; a purge by number is affected as a Start is. Of associations tha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import distinct_texts, is_in, unique_rows
+from pipeline.arrow_rows import NO_TEXTS, distinct_texts, is_in, unique_rows
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.attempt_rows import CONNECTION_DEFAULTS, CONNECTION_FIELDS
 from pipeline.attempts.calls.associations import RpcConnection, group_into_associations
@@ -40,8 +41,10 @@ from pipeline.attempts.changed_rows import (
     CANCEL_OPNUM,
     GROUP_COLUMNS,
     OPENING_OPNUMS,
+    PLACES_SCHEMA,
+    PUBLISHED_KEYS_SCHEMA,
     QUEUE_NUMBER_OPNUMS,
-    REQUEST_KEY_COLUMNS,
+    REQUEST_KEY_SQL,
     RPC_CONNECTIONS_QUERY,
     START_OPNUMS,
     FeedRow,
@@ -53,70 +56,80 @@ from pipeline.attempts.changed_rows import (
 )
 from pipeline.attempts.ongoing_associations import OngoingAssociations, find_ongoing
 from pipeline.attempts.server_openings import OPENING_CALLS
+from pipeline.bronze.across_captures.capture_ends import values_of_servers
+from pipeline.lake.date_filters import DateSpan, distinct_dates
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput, RowsOfDates
 from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS
-from schemas.calls import REMOTE_READ_CALLS
-from schemas.table import EVENT_DATE, Table
-from udfs.times import DAY_US, EPOCH, us_to_datetime
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
+from udfs.times import DAY_US, EPOCH
 
 MIN_CALLS_FOR_KEYS: Final = 20_000  # with fewer calls, recomputing all is faster than selecting by keys
+
+SHARES_REQUEST_KEY_SQL: Final = (
+    f"protocol = 'qm2qm' AND opnum IN {sql_values((*START_OPNUMS, CANCEL_OPNUM))} AND {REQUEST_KEY_SQL} IN {{shared}}"
+)
+"""The condition of qm2qm Starts and cancels that have one of some request keys."""
+IS_OPENING_SQL: Final = (
+    f"protocol = 'qm2qm' AND opnum IN {sql_values(OPENING_OPNUMS)} AND server_address IN {{numbered}}"
+)
+"""The condition of calls that open and close queues by number at some servers."""
+_IS_CANCEL: Final = f"protocol = 'qm2qm' AND opnum = {CANCEL_OPNUM}"
+_GROUP_KEY, _CLIENT_KEY = (f"concat_ws('|', {', '.join(columns)})" for columns in (GROUP_COLUMNS, GROUP_COLUMNS[:2]))
+# All connections of the groups of some connections, of ``groups``, and of ``clients``; and those without bind of all
+# their clients.
+_GROUP_CONNECTIONS: Final = f"""
+WITH rpc AS ({RPC_CONNECTIONS_QUERY}), wanted AS (
+  SELECT {", ".join(GROUP_COLUMNS)} FROM rpc WHERE connection_id IN {{names}}
+  UNION SELECT {", ".join(GROUP_COLUMNS)} FROM {{groups}}
+)
+SELECT * FROM rpc WHERE {_GROUP_KEY} IN (SELECT {_GROUP_KEY} FROM wanted)
+  OR {_CLIENT_KEY} IN (SELECT {_CLIENT_KEY} FROM {{clients}})
+  OR (without_bind AND {_CLIENT_KEY} IN (SELECT {_CLIENT_KEY} FROM wanted))"""
+_GROUPS_SCHEMA: Final = pa.schema([(name, pa.string()) for name in GROUP_COLUMNS])
 
 
 @dataclass(frozen=True, slots=True)
 class RecomputeScope:
     """The connections whose attempts are recomputed, and the event dates of their calls and attempts.
 
-    ``connection_rows`` are the rows of bronze.connections of these and more, ``call_count`` the number of calls to
-    recompute; ``cancelled_requests`` the server, queue handle and request number of every qm2qm cancel. At ``numbered``
-    servers queues are used by number: all their connections are among the rows. Of ``ongoing_connections`` only
-    attempts are recomputed that depend on one of the ``changed_keys``; ``changed_calls`` are their changed, new or
-    deleted calls.
+    Of ``connections`` all attempts are recomputed; of ``ongoing_connections`` only those that depend on one of the
+    ``changed_keys``; ``changed_calls`` are their changed, new or deleted calls. ``connection_rows`` are the rows of
+    bronze.connections of these and more, ``call_count`` the number of calls to recompute; ``cancelled_requests`` what
+    qm2qm Starts of theirs share with cancels (``REQUEST_KEY_SQL``). At ``numbered`` servers queues are used by number:
+    the connections on which they are opened, closed and cancelled are among the rows.
     """
 
-    connections: frozenset[str] = frozenset()
+    connections: pa.Array = field(default_factory=lambda: NO_TEXTS)
+    ongoing_connections: pa.Array = field(default_factory=lambda: NO_TEXTS)
     dates: frozenset[date | None] = frozenset()
     connection_rows: pa.Table = field(default_factory=lambda: pa.table({"connection_id": [], "server_address": []}))
     call_count: int = 0
-    cancelled_requests: frozenset[tuple[Any, ...]] = frozenset()
-    ongoing_connections: frozenset[str] = frozenset()
+    cancelled_requests: pa.Array = field(default_factory=lambda: NO_TEXTS)
     numbered: frozenset[str] = frozenset()
-    changed_keys: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
-    changed_calls: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
+    changed_keys: pa.Array = field(default_factory=lambda: NO_TEXTS)
+    changed_calls: pa.Array = field(default_factory=lambda: NO_TEXTS)
 
     def __bool__(self) -> bool:
-        return bool(self.connections_in_full or len(self.changed_keys))
+        return bool(len(self.connections) or len(self.changed_keys))
 
     @property
-    def connections_in_full(self) -> frozenset[str]:
-        """The connections of which all attempts are recomputed."""
-        return self.connections - self.ongoing_connections
+    def all_connections(self) -> pa.Array:
+        """All connections of which attempts are recomputed."""
+        return distinct_texts(self.connections, self.ongoing_connections)
 
     @property
     def servers(self) -> frozenset[str | None]:
-        """The servers of the connections."""
-        ours = self.connection_rows.filter(is_in(self.connection_rows, "connection_id", self.connections))
-        return frozenset(ours["server_address"].to_pylist())
-
-
-REQUEST_KEY_SQL: Final = f"concat_ws('|', {', '.join(REQUEST_KEY_COLUMNS)})"
-"""What a qm2qm Start and its cancel share, as one text (``shared_texts``)."""
-SHARES_REQUEST_KEY_SQL: Final = (
-    f"protocol = 'qm2qm' AND opnum IN {sql_values((*START_OPNUMS, CANCEL_OPNUM))} AND {REQUEST_KEY_SQL} IN {{shared}}"
-)
-"""The condition of qm2qm Starts and cancels that share server, queue handle and number (``Scope.cancels``)."""
-
-
-def request_key_texts(keys: Iterable[tuple[Any, ...]]) -> set[str]:
-    """Return request keys (server, queue handle, request number) as texts, as ``SHARES_REQUEST_KEY_SQL`` takes them."""
-    return {"|".join(map(str, key)) for key in keys}
+        """Their servers."""
+        ours = self.connection_rows.filter(is_in(self.connection_rows, "connection_id", self.all_connections))
+        return frozenset(pc.unique(ours["server_address"]).to_pylist())
 
 
 def find_recompute_scope(
     lake: Lake,
     changed: InputChanges,
-    connections: pa.Table | None,
+    read_published_keys: Callable[[pa.Array], pa.Table],
     ends: Mapping[str, int],
     *,
     numbered: Mapping[str, int],
@@ -124,52 +137,61 @@ def find_recompute_scope(
 ) -> RecomputeScope:
     """Return what changes affect.
 
-    ``connections`` are all RPC connections (``RPC_CONNECTIONS_QUERY``), None where they are not in memory; ``ends`` the
-    last captured packet of each server, ``numbered`` the latest qm2qm Start of each server before the changes,
-    microseconds; ``cancels``: qm2qm cancels exist. Each call's connection has a row, and the call's times lie within
-    it.
+    ``read_published_keys`` returns, of the changed calls on some connections, connection_id, call_key and the
+    dependency keys that they publish (``PUBLISHED_DEPENDENCY_KEYS_QUERY``). ``ends``: the last captured packet of each
+    server, ``numbered`` the latest qm2qm Start of each server before the changes, microseconds; ``cancels``: qm2qm
+    cancels exist. Each call's connection has a row, and the call's times lie within it.
     """
-    reached = _find_affected_calls(lake, changed, ends, numbered)
-    if cancels:
-        reached.add_cancelled_starts(lake, changed)
-    names = reached.connections
-    if not names:
+    calls = _find_affected_calls(lake, changed, ends, numbered)
+    changed_names = pa.array([row["connection_id"] for row in changed.connections], pa.string())
+    named = distinct_texts(calls.places["connection_id"], changed_names)
+    if not len(named):
         return RecomputeScope()
     moved = chain.from_iterable(changed.connections_with_other_groups().values())
     wide = {tuple(row[name] for name in GROUP_COLUMNS) for row in moved if not row["added"]}
     without_bind = times_without_bind(changed.connections)
-    found = _read_group_connections(lake, connections, names, wide, without_bind)
+    read = partial(_read_group_connections, lake, groups=wide, clients=without_bind)
+    found = read(named)
+    if cancels and (starts := _read_cancelled_starts(lake, changed, named, found)).num_rows:
+        calls = calls.with_starts(starts)
+        named = distinct_texts(named, starts["connection_id"])
+        found = read(named)
     rows = found.to_pylist()
     met = {
         c["connection_id"]
         for c in rows
         if existed_in(without_bind.get((c["server"], c["client"]), ()), c["first_packet_at"], c["closed_at"])
     }
-    names |= met
+    names = {*named.to_pylist(), *met}
     names |= _associated_connections(rows, names, wide)
-    days = _days_of_spans((c["first_packet_at"], c["last_packet_at"]) for c in rows if c["connection_id"] in names)
-    counts = {c["connection_id"]: c["calls"] or 0 for c in rows if c["connection_id"] in names}
+    affected = pa.array(sorted(names), pa.string())
+    ours = found.filter(is_in(found, "connection_id", affected))
     on = OngoingAssociations({}, frozenset())
-    if changed.published_keys is not None and sum(counts.values()) > MIN_CALLS_FOR_KEYS:
-        on = select_ongoing(rows, names, connections_before_change(changed.connections), reached.recomputed_whole | met)
-    calls = changed.keys_published_on(on.associations)
-    dates = frozenset({*(day for _, day in reached.places), *days, None})
-    keys = distinct_texts(
-        pc.list_flatten(calls["published_keys"]), pa.array(sorted(reached.changed_keys - {None}), pa.string())
-    )
-    at = {c["server_address"] for c in rows if c["connection_id"] in names}
-    users = frozenset(at & (numbered.keys() | changed.latest_starts().keys()))
-    return RecomputeScope(
-        connections=frozenset(names),
+    if _call_count(ours) > MIN_CALLS_FOR_KEYS:
+        whole = {*calls.recomputed_whole.to_pylist(), *met}
+        on = select_ongoing(rows, names, connections_before_change(changed.connections), whole)
+    ongoing = pa.array([*on.associations], pa.string())
+    published = read_published_keys(ongoing) if len(ongoing) else PUBLISHED_KEYS_SCHEMA.empty_table()
+    spans = zip(ours["first_packet_at"].to_pylist(), ours["last_packet_at"].to_pylist(), strict=True)
+    dates = frozenset({*distinct_dates(calls.places), *_days_of_spans(spans), None})
+    keys = distinct_texts(pc.list_flatten(published["published_keys"]), calls.changed_keys)
+    users = {*pc.unique(ours["server_address"]).to_pylist()} & (numbered.keys() | changed.latest_starts().keys())
+    scope = RecomputeScope(
+        connections=affected.filter(pc.invert(pc.is_in(affected, ongoing))),
+        ongoing_connections=ongoing,
         dates=dates,
-        connection_rows=_with_all_connections(lake, found, connections, users),
-        call_count=sum(count for name, count in counts.items() if name not in on.associations) + calls.num_rows,
-        cancelled_requests=frozenset(reached.cancelled_requests),
-        ongoing_connections=frozenset(on.associations),
-        numbered=users,
+        connection_rows=found,
+        call_count=_call_count(ours.filter(pc.invert(is_in(ours, "connection_id", ongoing)))) + published.num_rows,
+        numbered=frozenset(users),
         changed_keys=_all_changed_keys(lake, keys, on, dates, users) if on.associations else keys,
-        changed_calls=distinct_texts(calls["call_key"]),
+        changed_calls=distinct_texts(published["call_key"]),
     )
+    return _with_calls_by_number(lake, scope, cancels=cancels) if users else scope
+
+
+def _call_count(connections: pa.Table) -> int:
+    count: int = pc.sum(connections["calls"], min_count=0).as_py()
+    return count
 
 
 def _all_changed_keys(
@@ -184,93 +206,117 @@ def _all_changed_keys(
             keys, lake.query(sql, reads=RowsOfDates(REMOTE_READ_CALLS, dates), names=names)["published"]
         )
     if numbered:  # a close also affects users of the number that was opened
-        opened = f"protocol = 'qm2qm' AND opnum IN {sql_values(OPENING_OPNUMS)} AND server_address IN {{servers}}"
-        sql = f"SELECT DISTINCT {dependency_keys.QUEUE_NUMBER_KEY} AS number FROM {{openings}} WHERE {opened}"
+        sql = f"SELECT DISTINCT {dependency_keys.QUEUE_NUMBER_KEY} AS number FROM {{openings}} WHERE {IS_OPENING_SQL}"
         opened_in = f"{sql} AND {dependency_keys.SESSION_KEY} IN {{some}}"
         openings = OPENING_CALLS[REMOTE_READ_CALLS]
-        keys = distinct_texts(keys, lake.query(opened_in, openings=openings, servers=numbered, some=keys)["number"])
+        keys = distinct_texts(keys, lake.query(opened_in, openings=openings, numbered=numbered, some=keys)["number"])
     return keys
 
 
-def _with_all_connections(
-    lake: Lake, rows: pa.Table, connections: pa.Table | None, servers: frozenset[str]
-) -> pa.Table:
-    """Return connections with all those of some servers; ``connections`` as for ``find_recompute_scope``."""
-    if not servers:
-        return rows
-    if connections is None:
-        sql = f"SELECT * FROM ({RPC_CONNECTIONS_QUERY}) WHERE server_address IN {{servers}}"
-        at_servers = lake.query(sql, connections=CONNECTIONS, servers=servers)
-    else:
-        at_servers = connections.filter(is_in(connections, "server_address", servers))
-    return unique_rows(pa.concat_tables([rows, at_servers]), "connection_id")
+def _with_calls_by_number(lake: Lake, scope: RecomputeScope, *, cancels: bool) -> RecomputeScope:
+    """Return a scope with what its qm2qm Starts share with cancels, and the connections of calls that it depends on.
+
+    ``cancels``: qm2qm cancels exist. One that comes before its Start cancels something else.
+    """
+    shared = NO_TEXTS
+    if cancels:
+        since = min(day for day in scope.dates if day is not None) - timedelta(days=1)  # clocks differ
+        started = f"protocol = 'qm2qm' AND opnum IN {sql_values(START_OPNUMS)} AND connection_id IN {{names}}"
+        sql = (
+            f"SELECT DISTINCT {REQUEST_KEY_SQL} AS request FROM {{cancels}} WHERE {_IS_CANCEL}"
+            f" AND {REQUEST_KEY_SQL} IN (SELECT {REQUEST_KEY_SQL} FROM {{reads}} WHERE {started})"
+        )
+        late = RowsOfDates(REMOTE_READ_CALLS, DateSpan(since))
+        of_scope = RowsOfDates(REMOTE_READ_CALLS, scope.dates)
+        found = lake.query(sql, cancels=late, reads=of_scope, names=scope.all_connections)
+        shared = distinct_texts(found["request"])
+    openings = OPENING_CALLS[REMOTE_READ_CALLS], OPENING_CALLS[CLIENT_CALLS]
+    sql = (
+        f"SELECT connection_id FROM {{openings}} WHERE {IS_OPENING_SQL}"
+        " UNION SELECT connection_id FROM {clients} WHERE server_address IN {numbered}"
+    )
+    found = lake.query(sql, openings=openings[0], clients=openings[1], numbered=scope.numbered)
+    names = distinct_texts(found["connection_id"])
+    if len(shared):
+        sql = f"SELECT DISTINCT connection_id FROM {{reads}} WHERE {SHARES_REQUEST_KEY_SQL}"
+        names = distinct_texts(names, lake.query(sql, reads=REMOTE_READ_CALLS, shared=shared)["connection_id"])
+    rows = pa.concat_tables([scope.connection_rows, _read_group_connections(lake, names)])
+    return replace(scope, cancelled_requests=shared, connection_rows=unique_rows(rows, "connection_id"))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _AffectedCalls:
-    """What changes affect, before associations are considered: ``places`` are pairs of connection and event date.
+    """What changes affect, before associations are considered: ``places`` have ``PLACES_SCHEMA``.
 
-    ``connections``: those of the places, and the changed ones; ``recomputed_whole``: those where every attempt is
-    affected, not only those that share a key with a changed call; ``changed_keys``: keys of calls that did not
-    change, whose dependents are affected all the same.
+    ``recomputed_whole``: connections where every attempt is affected, not only those that share a key with a changed
+    call; ``changed_keys``: keys of calls that did not change, whose dependents are affected all the same.
     """
 
-    places: list[tuple[str, date | None]]
-    connections: set[str]
-    recomputed_whole: set[str]
-    changed_keys: set[str]
-    cancelled_requests: set[tuple[Any, ...]] = field(default_factory=set)
+    places: pa.Table
+    recomputed_whole: pa.Array
+    changed_keys: pa.Array
 
-    def add_cancelled_starts(self, lake: Lake, changed: InputChanges) -> None:
-        """Add the Starts that share a request key with a changed call, or with a cancel on a changed connection."""
-        columns = ", ".join(("connection_id", *REQUEST_KEY_COLUMNS))
-        cancelled = f"SELECT DISTINCT {columns} FROM {{reads}} WHERE protocol = 'qm2qm' AND opnum = {CANCEL_OPNUM}"
-        found = lake.query(cancelled, reads=REMOTE_READ_CALLS).to_pylist()
-        changed_cancels = changed.calls_by_number(CANCEL_OPNUM).to_pylist()
-        cancels = {tuple(row[name] for name in REQUEST_KEY_COLUMNS) for row in found}
-        gone = {tuple(row[name] for name in REQUEST_KEY_COLUMNS) for row in changed_cancels}
-        calls = changed.calls_by_number(*QUEUE_NUMBER_OPNUMS, CANCEL_OPNUM)
-        numbers = pa.array([number for *_, number in cancels | gone], calls["request_id"].type)
-        calls = calls.filter(pc.is_in(calls["request_id"], numbers))
-        near = {tuple(row[name] for name in REQUEST_KEY_COLUMNS) for row in calls.to_pylist()}
-        near |= {
-            tuple(row[name] for name in REQUEST_KEY_COLUMNS)
-            for row in found
-            if row["connection_id"] in self.connections
-        }
-        self.cancelled_requests = {key for key in cancels if None not in key}
-        wanted = {key for key in near & (cancels | gone) if None not in key}
-        if wanted:
-            columns = f"connection_id, {EVENT_DATE}, {dependency_keys.CANCEL_KEY} AS cancel_key"
-            sql = f"SELECT DISTINCT {columns} FROM {{reads}} WHERE {SHARES_REQUEST_KEY_SQL}"
-            for row in lake.query(sql, reads=REMOTE_READ_CALLS, shared=request_key_texts(wanted)).to_pylist():
-                self.places.append((row["connection_id"], row[EVENT_DATE]))
-                self.connections.add(row["connection_id"])
-                self.changed_keys.add(row["cancel_key"])
+    def with_starts(self, cancelled: pa.Table) -> _AffectedCalls:
+        """Add the answer of ``_read_cancelled_starts``."""
+        keys = distinct_texts(self.changed_keys, cancelled["cancel_key"])
+        return replace(self, places=_places(self.places, cancelled), changed_keys=keys)
+
+
+def _read_cancelled_starts(lake: Lake, changed: InputChanges, names: pa.Array, connections: pa.Table) -> pa.Table:
+    """Return the Starts and cancels that share a request key with a changed call, or with a cancel on some connections.
+
+    Each row has connection_id, event_date, and the ``cancel_key``. ``connections`` are the rows of the connections
+    ``names`` and more. A cancel that comes before a Start cancels something else; the Starts before it may be of any
+    time.
+    """
+    started = changed.calls_by_number(*QUEUE_NUMBER_OPNUMS)
+    begins = (started["at"], connections["first_packet_at"].filter(is_in(connections, "connection_id", names)))
+    since = [pc.min(pc.fill_null(times, 0)).as_py() for times in begins if len(times)]
+    since += [row["first_packet_at"] for row in changed.connections]
+    cancels = RowsOfDates(REMOTE_READ_CALLS, DateSpan.of_times(max(min(since, default=0) - DAY_US, 0)))  # clocks differ
+    sql = (
+        f"SELECT DISTINCT {REQUEST_KEY_SQL} AS request FROM {{cancels}} WHERE {_IS_CANCEL}"
+        f" AND ({REQUEST_KEY_SQL} IN {{started}} OR connection_id IN {{names}})"
+    )
+    found = lake.query(sql, cancels=cancels, started=distinct_texts(started["request"]), names=names)
+    shared = distinct_texts(found["request"], changed.calls_by_number(CANCEL_OPNUM)["request"])
+    if not len(shared):
+        return pa.schema([*PLACES_SCHEMA, ("cancel_key", pa.string())]).empty_table()
+    columns = f"{', '.join(PLACES_SCHEMA.names)}, {dependency_keys.CANCEL_KEY} AS cancel_key"
+    sql = f"SELECT DISTINCT {columns} FROM {{reads}} WHERE {SHARES_REQUEST_KEY_SQL}"
+    return lake.query(sql, reads=REMOTE_READ_CALLS, shared=shared)
 
 
 def _find_affected_calls(
     lake: Lake, changed: InputChanges, ends: Mapping[str, int], numbered: Mapping[str, int]
 ) -> _AffectedCalls:
     """Return what changes affect, call by call; the parameters are those of ``find_recompute_scope``."""
-    due = [row for row in changed.expiring_attempts if row["until"] < ends.get(row["server_address"], -1)]
-    places = [*changed.places(), *((row["connection_id"], row[EVENT_DATE]) for row in due)]
-    whole: list[tuple[str, date | None]] = []
+    open_attempts = changed.expiring_attempts
+    due = open_attempts.filter(
+        pc.less(open_attempts["until"], values_of_servers(open_attempts["server_address"], ends))
+    )
+    whole = [PLACES_SCHEMA.empty_table()]
     for table, other in ((RECEIVE_ATTEMPTS, "inferred_queue"), (QUEUE_OPERATIONS, "target_queue")):
-        if changed.servers_with_earlier_capture_end:
-            whole += _read_places(
-                lake, table, "server_address IN {servers}", servers=changed.servers_with_earlier_capture_end
-            )
+        if earlier := changed.servers_with_earlier_capture_end:
+            whole.append(_read_places(lake, table, "server_address IN {servers}", servers=earlier))
         if changed.renamed_queues:
-            whole += _read_places(lake, table, _queue_condition("queue", other), texts=changed.renamed_queues)
-    if reclaimed := changed.connections_of_other_clients():
-        whole += _read_places(lake, RECEIVE_ATTEMPTS, "connection_id IN {names}", names=reclaimed)
+            whole.append(_read_places(lake, table, _queue_condition("queue", other), texts=changed.renamed_queues))
+    if len(reclaimed := changed.connections_of_other_clients()):
+        whole.append(_read_places(lake, RECEIVE_ATTEMPTS, "connection_id IN {names}", names=reclaimed))
     openings = changed.servers_with_changed_openings(numbered)
     if openings is not None:
-        whole += _starts_since(lake, *openings)
-    places += whole
-    connections = {name for name, _ in places} | {row["connection_id"] for row in changed.connections}
-    return _AffectedCalls(places, connections, {name for name, _ in whole}, {row["rests_on"] for row in due})
+        whole.append(_starts_since(lake, *openings))
+    return _AffectedCalls(
+        places=_places(changed.reads, due, *whole),
+        recomputed_whole=distinct_texts(*(places["connection_id"] for places in whole)),
+        changed_keys=distinct_texts(due["rests_on"]),
+    )
+
+
+def _places(*parts: pa.Table) -> pa.Table:
+    """Return the places of some rows, each once."""
+    places = pa.concat_tables(part.select(PLACES_SCHEMA.names).cast(PLACES_SCHEMA) for part in parts)
+    return places.group_by(PLACES_SCHEMA.names).aggregate([])
 
 
 def select_ongoing(
@@ -316,10 +362,9 @@ def _connection(row: Mapping[str, Any]) -> RpcConnection:
     return RpcConnection.of(facts)
 
 
-def _read_places(lake: Lake, table: Table, where: str, **of: QueryInput) -> list[tuple[str, date | None]]:
-    columns = f"SELECT DISTINCT connection_id, {EVENT_DATE} FROM {{rows}} WHERE {where}"
-    found = lake.query(columns, rows=table, **of).to_pylist()
-    return [(row["connection_id"], row[EVENT_DATE]) for row in found]
+def _read_places(lake: Lake, rows: QueryInput, where: str, **of: QueryInput) -> pa.Table:
+    places = f"SELECT DISTINCT {', '.join(PLACES_SCHEMA.names)} FROM {{rows}} WHERE {where}"
+    return lake.query(places, rows=rows, **of).cast(PLACES_SCHEMA)
 
 
 def _queue_condition(*columns: str) -> str:
@@ -328,60 +373,25 @@ def _queue_condition(*columns: str) -> str:
     return " OR ".join(f"{name} IN {{texts}}" for name in (*columns, *bases))
 
 
-def _starts_since(lake: Lake, servers: Collection[str], at: int) -> list[tuple[str, date | None]]:
+def _starts_since(lake: Lake, servers: pa.Array, at: int) -> pa.Table:
     """Return the places of qm2qm Starts and purges at some servers since a time, microseconds."""
-    day = us_to_datetime(at).date().isoformat()
-    late = f"({EVENT_DATE} >= DATE'{day}' OR {EVENT_DATE} IS NULL) AND {CALL_TIME_SQL} >= {at}"
     calls = f"protocol = 'qm2qm' AND opnum IN {sql_values(QUEUE_NUMBER_OPNUMS)} AND server_address IN {{servers}}"
-    return _read_places(lake, REMOTE_READ_CALLS, f"{calls} AND {late}", servers=servers)
+    late = RowsOfDates(REMOTE_READ_CALLS, DateSpan.of_times(at))
+    return _read_places(lake, late, f"{calls} AND {CALL_TIME_SQL} >= {at}", servers=servers)
 
 
 def _read_group_connections(
-    lake: Lake,
-    connections: pa.Table | None,
-    names: Collection[str],
-    groups: Collection[tuple[str, ...]],
-    clients: Collection[tuple[str, str]],
+    lake: Lake, names: pa.Array, *, groups: Collection[tuple[str, ...]] = (), clients: Collection[tuple[str, str]] = ()
 ) -> pa.Table:
     """Return all connections of some groups, of the groups of the named connections, and of some clients.
 
     The connections without bind of all their clients are included.
     """
-    if connections is None:
-        of_names = f"SELECT DISTINCT {', '.join(GROUP_COLUMNS)} FROM ({RPC_CONNECTIONS_QUERY})"
-        sql = f"{of_names} WHERE connection_id IN {{names}}"
-        named = lake.query(sql, connections=CONNECTIONS, names=names).to_pylist()
-        wanted = {*groups, *(tuple(row.values()) for row in named)}
-        near_clients = {client for _, client, _ in wanted} | {client for _, client in clients}
-        found: pa.Table = lake.query(
-            f"SELECT * FROM ({RPC_CONNECTIONS_QUERY}) WHERE association IN {{groups}}"
-            f" OR (without_bind AND client IN {{near}})"
-            f" OR client IN {{clients}}",
-            connections=CONNECTIONS, groups={group[2] for group in wanted}, near=near_clients,
-            clients={client for _, client in clients},
-        )  # fmt: skip
-    else:
-        ours = is_in(connections, "connection_id", names)
-        wanted = {
-            *groups,
-            *(tuple(row.values()) for row in connections.filter(ours).select(list(GROUP_COLUMNS)).to_pylist()),
-        }
-        theirs = is_in(connections, "association", {group[2] for group in wanted})
-        theirs = pc.or_(theirs, is_in(connections, "client", {client for _, client in clients}))
-        found = connections.filter(pc.or_(theirs, connections["without_bind"]))
-    near = {group[:2] for group in wanted} | {*clients}
-    here = zip(*(found[name].to_pylist() for name in (*GROUP_COLUMNS, "without_bind")), strict=True)
-    return found.filter(
-        pa.array(
-            [
-                (server, client, group) in wanted
-                or (server, client) in clients
-                or (without_bind and (server, client) in near)
-                for server, client, group, without_bind in here
-            ],
-            pa.bool_(),
-        )
-    )
+    tables = {
+        name: pa.Table.from_pylist([dict(zip(GROUP_COLUMNS, row, strict=False)) for row in rows], _GROUPS_SCHEMA)
+        for name, rows in (("groups", groups), ("clients", clients))
+    }
+    return lake.query(_GROUP_CONNECTIONS, connections=CONNECTIONS, names=names, **tables)
 
 
 def _associated_connections(

@@ -65,8 +65,13 @@ _TAKEN: Final = (
 _ATTEMPTS_AT_ONCE: Final = 1 << 17  # made into rows
 IS_WANTED: Final = "is_wanted"
 """Of a call: its attempt, purge or move is asked for; others are read because these depend on them."""
-DISTINCT_TEXTS: Final = ("call_key", "message_key")
-"""The texts of which each call has one of its own."""
+DISTINCT_TEXTS: Final = ("call_key", "message_key", "attempt_key")
+"""The texts of which each call, or attempt, has one of its own."""
+ATTEMPT_KEY_SQL: Final = (
+    "left(sha2(unhex(rpad(lpad(hex(octet_length(to_binary(call_key, 'utf-8'))), 2, '0'), 8, '0'))"
+    " || to_binary(call_key, 'utf-8'), 256), 32)"
+)
+"""The key of an attempt by the ``call_key`` of its Start, up to 255 bytes, as ``udfs.keys.key`` makes it."""
 CONNECTION_FIELDS: Final = (
     "connection_id", "client_address", "first_packet_at", "last_packet_at", "closed_at", "association_group_id",
     "association_joined", "syn_seen", "server_bytes", "missing_bytes", "closed_by", "uncaptured_side",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeline.lake.incremental import KeptState
 from pipeline.lake.lake import Lake
@@ -14,13 +14,15 @@ class AttemptsState(KeptState):
     """Times by server, microseconds, and whether a qm2qm cancel exists.
 
     ``ends``: the last captured packet, None where an earlier version found too many servers; ``numbered``: the latest
-    call that names a queue by its number; ``lost``: until when calls may have been lost.
+    call that names a queue by its number; ``lost``: until when calls may have been lost; ``incomplete``: the last
+    packet of connections of which bytes are missing.
     """
 
     ends: dict[str, int] | None
     numbered: dict[str, int]
     cancels: bool
     lost: dict[str, int]
+    incomplete: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
     def read(lake: Lake) -> AttemptsState | None:

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import pyarrow as pa
+
 from pipeline.attempts import dependency_keys
-from pipeline.attempts.affected_scope import (
-    REQUEST_KEY_SQL,
-    SHARES_REQUEST_KEY_SQL,
-    RecomputeScope,
-    request_key_texts,
-)
+from pipeline.attempts.affected_scope import IS_OPENING_SQL, SHARES_REQUEST_KEY_SQL, RecomputeScope
 from pipeline.attempts.attempt_rows import (
+    ATTEMPT_KEY_SQL,
     ATTEMPT_READ_COLUMNS,
     IS_CLIENT_CALL_SQL,
     IS_READ_SQL,
@@ -26,19 +24,21 @@ from pipeline.attempts.attempt_rows import (
     servers_condition,
 )
 from pipeline.attempts.calls.decoded_call import CALL_ROLES
-from pipeline.attempts.changed_rows import OPENING_OPNUMS, sql_values
+from pipeline.attempts.changed_rows import REQUEST_KEY_SQL
 from pipeline.attempts.server_openings import OPENING_CALLS, methods_condition
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.queries.inputs import QueryInput
+from pipeline.lake.queries.inputs import QueryInput, RowsOfDates
+from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
+from schemas.table import Table
 
 READ_COLUMNS: Final = f"{', '.join(ATTEMPT_READ_COLUMNS)}, {REQUEST_KEY_SQL} AS request"
 """The columns of silver.remote_read_calls that queries of ``server_slices`` name."""
 _STARTS: Final = [method for method, role in CALL_ROLES.items() if role == "start"]
+_ROW_KEYS: Final = {RECEIVE_ATTEMPTS: ATTEMPT_KEY_SQL, QUEUE_OPERATIONS: "call_key"}  # by the call's
 _OUTCOMES: Final = f"SELECT {', '.join(OUTCOME_COLUMNS)} FROM {{calls}} WHERE {IS_CLIENT_CALL_SQL}"
 _OTHER: Final = f"SELECT {READ_COLUMNS} FROM"
-_OPENINGS: Final = f"protocol = 'qm2qm' AND opnum IN {sql_values(OPENING_OPNUMS)} AND server_address IN {{numbered}}"
 _PUBLISHED: Final = dependency_keys.keys_overlap(dependency_keys.PUBLISHED_KEYS, "(SELECT value FROM required)")
 # The calls of ongoing associations with a key that a wanted call requires.
 _PUBLISHING: Final = f"""
@@ -79,18 +79,22 @@ def all_calls(servers: Collection[str | None] | None = None, *, starts: bool = T
     return CallSource(texts, inputs)
 
 
-def calls_of_scope(scope: RecomputeScope, *, starts: bool = True) -> CallSource:
-    """Return the calls of a scope, and those that they depend on; ``starts`` as for ``all_calls``."""
+def calls_of_scope(scope: RecomputeScope, table: Table) -> CallSource:
+    """Return the calls of a scope, and those that they depend on, for gold.receive_attempts or queue_operations."""
+    starts = table is RECEIVE_ATTEMPTS
     here, methods = dates_condition(scope.dates), _methods("protocol", starts=starts)
-    affected, known = "connection_id IN {names}", f"{_OUTCOMES} AND call_key IN (SELECT call_key FROM described)"
+    is_stored = affected = "connection_id IN {names}"
+    known = f"{_OUTCOMES} AND call_key IN (SELECT call_key FROM described)"
     others = []
     if scope.numbered:
-        others.append(f"{_OTHER} {{openings}} WHERE {_OPENINGS}")
-    if scope.ongoing_connections:
+        others.append(f"{_OTHER} {{openings}} WHERE {IS_OPENING_SQL}")
+    if len(scope.ongoing_connections):
         requires = dependency_keys.keys_overlap(dependency_keys.REQUIRED_KEYS, "{keys}")
         affected = f"({affected} OR (connection_id IN {{ongoing}} AND {requires}))"
+        made = f"SELECT {_ROW_KEYS[table]} FROM wanted UNION SELECT {_ROW_KEYS[table]} FROM {{changed_calls}}"
+        is_stored = f"{is_stored} OR (connection_id IN {{ongoing}} AND {table.key[0]} IN ({made}))"
         others.append(f"{_PUBLISHING} AND {methods} AND {here}) AS publishing")
-    if scope.cancelled_requests and starts:
+    if len(scope.cancelled_requests) and starts:
         shares = f"{SHARES_REQUEST_KEY_SQL} AND {REQUEST_KEY_SQL} IN (SELECT request FROM wanted)"
         others.append(f"{_OTHER} {{reads}} WHERE {shares}")
     else:
@@ -100,18 +104,20 @@ def calls_of_scope(scope: RecomputeScope, *, starts: bool = True) -> CallSource:
         known = f"{known} UNION {of_openings}"
     texts = {
         "is_wanted": f"{here} AND {affected} AND {methods}",
-        "found": "reads", "of_ongoing": _OF_ONGOING if scope.ongoing_connections else "",
+        "found": "reads", "of_ongoing": _OF_ONGOING if len(scope.ongoing_connections) else "",
         "at_servers": "TRUE", "of_servers": "server_address IN {numbered}",
         "is_connection": "TRUE", "known": known,
         "with_own_call": f"{here} AND call_key IN (SELECT call_key FROM own)",
         "on_own_connection": "connection_id IN (SELECT connection_id FROM own)",
+        "is_stored": is_stored,
     }  # fmt: skip
     inputs: dict[str, QueryInput] = {
-        "names": scope.connections_in_full, "ongoing": scope.ongoing_connections,
+        "names": scope.connections, "ongoing": scope.ongoing_connections,
         "keys": scope.changed_keys,
-        "shared": request_key_texts(scope.cancelled_requests), "numbered": scope.numbered,
+        "shared": scope.cancelled_requests, "numbered": scope.numbered,
         "openings": OPENING_CALLS[REMOTE_READ_CALLS], "clients": OPENING_CALLS[CLIENT_CALLS],
         "outcomes": OPENING_CALLS[RPC_CALLS], "connections": scope.connection_rows,
+        "stored": RowsOfDates(table, scope.dates), "changed_calls": pa.table({"call_key": scope.changed_calls}),
     }  # fmt: skip
     return CallSource(texts, inputs, others, has_clients=bool(scope.numbered))
 

@@ -31,18 +31,6 @@ def latest_by_server(times: Iterable[tuple[str | None, int | None]]) -> dict[str
     return found
 
 
-def possible_loss_until(
-    connections: Iterable[tuple[str | None, int | None, int | None]], dropped: Iterable[tuple[str | None, int | None]]
-) -> dict[str, int]:
-    """Return until when calls at each server may have been lost.
-
-    ``connections`` are (server, last packet, missing bytes), ``dropped`` (server, last packet) of captures whose
-    machine dropped packets.
-    """
-    theirs = [(server, at) for server, at, missing in connections if missing]
-    return latest_by_server([*theirs, *dropped])
-
-
 def gap_codes_after(unseen: PossibleLoss, servers: Iterable[str | None], since: int) -> set[str]:
     """Return the codes of what may have hidden a call at one of some servers after a time."""
     places = {server for server in servers if server is not None}

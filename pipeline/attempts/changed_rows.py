@@ -7,24 +7,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import date
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import is_in
+from pipeline.arrow_rows import distinct_texts
 from pipeline.attempts import dependency_keys
-from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL
-from pipeline.attempts.client_identity import connections_with_other_claims
+from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL, servers_condition
+from pipeline.attempts.capture_gaps import latest_by_server
+from pipeline.bronze.across_captures.capture_ends import values_of_servers
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import POST_IMAGES
 from schemas.attempts import RECEIVE_ATTEMPTS
+from schemas.bronze import CONNECTIONS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE
-
-MAX_ROWS_IN_MEMORY: Final = 200_000  # connections of the lake, else they are looked up; changed calls with their keys
 
 _FOR_EVER: Final = 0xFFFFFFFF  # ulTimeout
 
@@ -44,15 +43,23 @@ _TIMES: Final = ("first_packet_at", "last_packet_at", "closed_at")
 
 _NAMES: Final = ("call_key", "queue", "queue_format_name", "context_handle", "_change_type")
 
-REQUEST_KEY_COLUMNS: Final = ("server_address", "queue_handle", "request_id")  # shared by a qm2qm Start and its cancel
+REQUEST_KEY_SQL: Final = "(server_address || '|' || CAST(queue_handle AS string) || '|' || CAST(request_id AS string))"
+"""What a qm2qm Start and its cancel share: server, queue handle and request number as one text; null without one."""
+
+PLACES_SCHEMA: Final = pa.schema({"connection_id": pa.string(), EVENT_DATE: pa.date32()})
+"""Of calls: their connections and event dates."""
 
 CHANGED_READS_SCHEMA: Final = pa.schema(
-    {
-        **dict.fromkeys(("connection_id", "protocol", "server_address"), pa.string()), EVENT_DATE: pa.date32(),
-        "opnum": pa.int32(), "queue_handle": pa.int64(), "request_id": pa.int64(),
-        **dict.fromkeys(_NAMES, pa.string()), "observed": pa.int64(), "at": pa.int64(),
-    }
+    [
+        *PLACES_SCHEMA, ("protocol", pa.string()), ("opnum", pa.int32()), ("server_address", pa.string()),
+        ("request", pa.string()), *((name, pa.string()) for name in _NAMES), ("observed", pa.int64()),
+        ("at", pa.int64()),
+    ]
 )  # fmt: skip
+
+CHANGED_CLIENT_CALLS_SCHEMA: Final = pa.schema(
+    [("protocol", pa.string()), ("opnum", pa.int32()), ("server_address", pa.string()), ("at", pa.int64())]
+)
 
 PUBLISHED_KEYS_SCHEMA: Final = pa.schema(
     {"connection_id": pa.string(), "call_key": pa.string(), "published_keys": pa.list_(pa.string())}
@@ -81,7 +88,7 @@ CHANGED_READS_QUERY: Final = ", ".join(
             f"CASE WHEN {_IS_BY_NUMBER} OR {_IS_REMOTE_OPEN} THEN {name} END AS {name}"
             for name in ("protocol", "opnum", "server_address")
         ),
-        *(f"CASE WHEN {_IS_BY_NUMBER} THEN {name} END AS {name}" for name in REQUEST_KEY_COLUMNS[1:]),
+        f"CASE WHEN {_IS_BY_NUMBER} THEN {REQUEST_KEY_SQL} END AS request",
         *(f"CASE WHEN {_IS_REMOTE_OPEN} THEN {name} END AS {name}" for name in _NAMES),
         f"CASE WHEN {_IS_REMOTE_OPEN} THEN unix_micros(coalesce(responded_at, requested_at)) END AS observed",
         f"CASE WHEN {_IS_BY_NUMBER} OR {_IS_REMOTE_OPEN} THEN {CALL_TIME_SQL} END AS `at` FROM {{feed}}",
@@ -94,9 +101,9 @@ The places of changed calls; of calls by number, and of opens, also what they sh
 
 PUBLISHED_DEPENDENCY_KEYS_QUERY: Final = (
     f"SELECT connection_id, call_key, {dependency_keys.key_array(dependency_keys.PUBLISHED_KEYS)} AS published_keys"
-    " FROM {feed}"
+    " FROM {feed} WHERE connection_id IN {names}"
 )
-"""Query over the same feed: the dependency keys that the calls publish (``InputChanges.published_keys``)."""
+"""Query over the same feed: the dependency keys that the calls on some connections publish."""
 
 CHANGED_CLIENT_CALLS_QUERY: Final = (
     f"SELECT interface_name AS protocol, opnum, server_address, {CALL_TIME_SQL} AS `at` FROM {{feed}} WHERE "
@@ -140,7 +147,7 @@ RPC_CONNECTIONS_QUERY: Final = (
     f"SELECT {', '.join((*_CONNECTION_COLUMNS, 'calls', *_GROUP_COLUMNS))} FROM {{connections}}"
     f" WHERE {IS_RPC_CONNECTION_SQL}"
 )
-"""Query over bronze.connections: all RPC connections with their groups; times are microseconds."""
+"""Query over bronze.connections: RPC connections with their groups; times are microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,25 +155,19 @@ class InputChanges:
     """The answers to the queries over the change feeds.
 
     ``reads``: rows with ``CHANGED_READS_SCHEMA``, one for each changed call that uses a queue by its number.
-    ``claims``: what handshakes claim (``CHANGED_BINDS_QUERY``). ``published_keys``: the dependency keys that changed
-    calls of silver.remote_read_calls publish (``PUBLISHED_KEYS_SCHEMA``); None where they do not fit in memory.
+    ``client_calls``: rows with ``CHANGED_CLIENT_CALLS_SCHEMA``. ``expiring_attempts`` as ``read_expiring_attempts``
+    returns them; ``other_claims``: the connections whose clients claim to be others (``CHANGED_CLAIMS_QUERY``).
     ``servers_with_earlier_capture_end``: servers whose last captured packet is earlier than before;
     ``renamed_queues``: former canonical names that have another canonical name now.
     """
 
     reads: pa.Table
-    client_calls: list[FeedRow] = field(default_factory=list)
-    connections: list[FeedRow] = field(default_factory=list)
-    expiring_attempts: list[FeedRow] = field(default_factory=list)
-    claims: list[FeedRow] = field(default_factory=list)
-    published_keys: pa.Table | None = None
+    client_calls: pa.Table
+    connections: list[FeedRow]
+    expiring_attempts: pa.Table
+    other_claims: pa.Table
     servers_with_earlier_capture_end: Collection[str] = ()
     renamed_queues: Collection[str] = ()
-
-    def places(self) -> list[tuple[str, date | None]]:
-        """Return the connections and event dates of changed calls."""
-        found = self.reads.group_by(["connection_id", EVENT_DATE]).aggregate([]).to_pylist()
-        return [(row["connection_id"], row[EVENT_DATE]) for row in found]
 
     def calls_by_number(self, *opnums: int) -> pa.Table:
         """Return the changed calls of some methods of qm2qm."""
@@ -188,7 +189,9 @@ class InputChanges:
     @property
     def has_naming_calls(self) -> bool:
         """Whether calls of qmcomm and qmcomm2 that can show this are among the changed calls."""
-        return any((row["protocol"], row["opnum"]) != ("qmcomm", 3) for row in self.client_calls)
+        calls = self.client_calls
+        is_other = pc.or_(pc.not_equal(calls["protocol"], "qmcomm"), pc.not_equal(calls["opnum"], 3))
+        return bool(pc.any(is_other).as_py())
 
     @property
     def has_cancels(self) -> bool:
@@ -211,29 +214,33 @@ class InputChanges:
             != {tuple(row[n] for n in facts) for row in rows if not row["added"]}
         }
 
-    def connections_of_other_clients(self) -> set[str]:
+    def connections_of_other_clients(self) -> pa.Array:
         """Return the connections, not new ones, whose clients claim to be others than before."""
         before = connections_before_change(self.connections)
-        return {name for name in connections_with_other_claims(self.claims) if before.get(name, ()) is not None}
+        new = pa.array([name for name, row in before.items() if row is None], pa.string())
+        names = distinct_texts(self.other_claims["connection_id"])
+        return names.filter(pc.invert(pc.is_in(names, new)))
 
-    def keys_published_on(self, connections: Collection[str]) -> pa.Table:
-        """Return the rows of ``published_keys`` of calls on some connections."""
-        rows = PUBLISHED_KEYS_SCHEMA.empty_table() if self.published_keys is None else self.published_keys
-        return rows.filter(is_in(rows, "connection_id", connections))
-
-    def servers_with_changed_openings(self, numbered: Mapping[str, int]) -> tuple[set[str], int] | None:
+    def servers_with_changed_openings(self, numbered: Mapping[str, int]) -> tuple[pa.Array, int] | None:
         """Return the servers where queues may have been opened or closed before a qm2qm Start, and since when.
 
         ``numbered`` are the latest Starts of servers before the change, microseconds.
         """
-        calls = [*self.calls_by_number(*OPENING_OPNUMS).to_pylist()]
-        calls += [row for row in self.client_calls if row["protocol"] == "qmcomm" and row["opnum"] in OPENING_OPNUMS]
-        at = [(row["server_address"], row["at"]) for row in calls if row["at"] is not None]
-        at += [
-            (rows[0]["server_address"], _moved_since(rows)) for rows in self.connections_with_other_groups().values()
-        ]
-        before = [(server, time) for server, time in at if server in numbered and time <= numbered[server]]
-        return ({server for server, _ in before}, min(time for _, time in before)) if before else None
+        clients, columns = self.client_calls, ["server_address", "at"]
+        opens = pc.is_in(clients["opnum"], pa.array(OPENING_OPNUMS, clients["opnum"].type))
+        others = self.connections_with_other_groups().values()
+        moved = [(rows[0]["server_address"], _moved_since(rows)) for rows in others]
+        servers, times = zip(*moved, strict=True) if moved else ((), ())
+        found = pa.concat_tables([
+            self.calls_by_number(*OPENING_OPNUMS).select(columns),
+            clients.filter(pc.and_(pc.equal(clients["protocol"], "qmcomm"), opens)).select(columns),
+            pa.table([pa.array(servers, pa.string()), pa.array(times, pa.int64())], columns),
+        ])  # fmt: skip
+        found = found.filter(pc.less_equal(found["at"], values_of_servers(found["server_address"], numbered)))
+        if not found.num_rows:
+            return None
+        since: int = pc.min(found["at"]).as_py()
+        return distinct_texts(found["server_address"]), since
 
 
 def times_without_bind(images: Iterable[FeedRow]) -> dict[tuple[str, str], list[tuple[int, int]]]:
@@ -261,10 +268,41 @@ def connections_before_change(images: Iterable[FeedRow]) -> dict[str, FeedRow | 
     return before
 
 
-def read_expiring_attempts(lake: Lake, cleanup_s: float) -> list[dict[str, Any]]:
+def read_incomplete_until(lake: Lake, servers: Collection[str] | None = None) -> dict[str, int]:
+    """Return when the last packet of connections came of which bytes are missing, by server, microseconds.
+
+    Of some servers, or of all (None).
+    """
+    of_servers, inputs = servers_condition(servers)
+    sql = (
+        f"SELECT server_address, max(last_packet_at) AS `at` FROM ({RPC_CONNECTIONS_QUERY})"
+        f" WHERE missing_bytes > 0 AND {of_servers} GROUP BY server_address"
+    )
+    rows = lake.query(sql, connections=CONNECTIONS, **inputs)
+    return latest_by_server(zip(rows["server_address"].to_pylist(), rows["at"].to_pylist(), strict=True))
+
+
+def incomplete_until(lake: Lake, before: Mapping[str, int], images: Iterable[FeedRow]) -> dict[str, int]:
+    """Return the same from what it was before and ``images``, the changed connections (``CHANGED_CONNECTIONS_QUERY``).
+
+    Only servers whose last such connection is gone are looked up.
+    """
+    incomplete = [row for row in images if row["missing_bytes"]]
+    came, gone = (
+        latest_by_server((row["server_address"], row["last_packet_at"]) for row in incomplete if row["added"] is added)
+        for added in (True, False)
+    )
+    now = latest_by_server([*before.items(), *came.items()])
+    again = {server for server, at in gone.items() if at >= now.get(server, at)}
+    kept = {server: at for server, at in now.items() if server not in again}
+    return kept | (read_incomplete_until(lake, again) if again else {})
+
+
+def read_expiring_attempts(lake: Lake, cleanup_s: float) -> pa.Table:
     """Return the attempts that the end of the capture can decide, and until when it cannot, microseconds (``until``).
 
-    Each row has connection_id, event_date, server_address, and the key of one call that the attempt depends on.
+    Each row has connection_id, event_date, server_address, and the key of one call that the attempt depends on
+    (``rests_on``).
     """
     held = "protocol = 'RemoteRead' AND returned_at IS NOT NULL"
     unanswered = f"returned_at IS NULL AND timeout_ms <> {_FOR_EVER}"
@@ -277,9 +315,7 @@ def read_expiring_attempts(lake: Lake, cleanup_s: float) -> list[dict[str, Any]]
         " FROM {attempts} WHERE outcome = 'in_flight'"
     )
     names = f"connection_id, {EVENT_DATE}, server_address, until, {dependency_keys.CALL_KEY} AS rests_on"
-    sql = f"SELECT {names} FROM ({each}) WHERE until IS NOT NULL"
-    rows: list[dict[str, Any]] = lake.query(sql, attempts=RECEIVE_ATTEMPTS).to_pylist()
-    return rows
+    return lake.query(f"SELECT {names} FROM ({each}) WHERE until IS NOT NULL", attempts=RECEIVE_ATTEMPTS)
 
 
 def latest_start_by_server_and_any_cancel(lake: Lake) -> tuple[dict[str, int], bool]:

@@ -6,10 +6,12 @@ shows none: a call does not say whose it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-from pipeline.lake.queries.inputs import POST_IMAGES
+import pyarrow as pa
+
+from pipeline.lake.queries.inputs import MORE_ROWS_SQL
 
 IDENTITY_COLUMNS: Final = ("claimed_principal", "claimed_workstation")
 _CLAIMS: Final = "auth_principal IS NOT NULL OR auth_workstation IS NOT NULL"
@@ -17,20 +19,15 @@ _CHOSEN: Final = tuple(
     f"CASE WHEN min({claim}) = max({claim}) THEN min({claim}) END AS {name}"
     for name, claim in zip(IDENTITY_COLUMNS, ("auth_principal", "auth_workstation"), strict=True)
 )
-CHANGED_BINDS_QUERY: Final = (
-    "SELECT bind_key, connection_id, server_address, auth_principal, auth_workstation,"
-    f" _change_type IN {POST_IMAGES!r} AS added FROM {{feed}} WHERE {_CLAIMS}"
+CHANGED_CLAIMS_QUERY: Final = (
+    "SELECT DISTINCT connection_id, server_address FROM (SELECT bind_key, connection_id, server_address,"
+    f" auth_principal, auth_workstation FROM {{feed}} WHERE {_CLAIMS} GROUP BY ALL HAVING {MORE_ROWS_SQL} <> 0)"
 )
-"""Query over the change feed of bronze.rpc_binds: what handshakes claim, before and after."""
+"""Query over the change feed of bronze.rpc_binds: the connections whose claims changed, with their servers.
 
-
-def connections_with_other_claims(images: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
-    """Return the connections whose claims changed, with their servers; ``images`` from ``CHANGED_BINDS_QUERY``."""
-    differing: set[tuple[Any, ...]] = set()
-    for row in images:  # what is there before and after cancels out
-        differing ^= {tuple(value for name, value in row.items() if name != "added")}
-    return {connection: server for _, connection, server, *_ in differing}
-
+What is there before and after cancels out.
+"""
+CHANGED_CLAIMS_SCHEMA: Final = pa.schema([("connection_id", pa.string()), ("server_address", pa.string())])
 
 IDENTITIES_SQL: Final = (
     f"SELECT connection_id, min(server_address) AS server_address, {', '.join(_CHOSEN)} FROM {{rows}} WHERE ({_CLAIMS})"

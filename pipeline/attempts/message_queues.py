@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import date
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
-from pipeline.lake.date_filters import dates_condition, distinct_dates
+from pipeline.lake.date_filters import distinct_dates
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import MAX_IN_LIST, RowsOfDates
+from pipeline.lake.queries.inputs import MAX_IN_LIST, QueryInput, RowsOfDates
 from schemas.messages import MESSAGES
-from schemas.table import EVENT_DATE, Table
+from schemas.table import EVENT_DATE
 
 _WANTED: Final = {
     "queue": "attempts.opened_queue",
@@ -29,9 +30,7 @@ _DIFFERS: Final = " OR ".join(f"messages.{name} IS DISTINCT FROM {sql}" for name
 # The messages of some dates whose queues must change.
 _CHANGED_SQL: Final = f"""
 SELECT messages.sighting_key, messages.{EVENT_DATE}, {", ".join(f"{sql} AS {name}" for name, sql in _WANTED.items())}
-FROM {{{{messages}}}} AS messages
-JOIN (SELECT attempt_key, opened_queue FROM {{{{attempts}}}} WHERE {{dates}}) AS attempts
-  ON attempts.attempt_key = messages.sighting_key
+FROM {{messages}} AS messages JOIN {{attempts}} AS attempts ON attempts.attempt_key = messages.sighting_key
 WHERE {_DIFFERS}"""
 # All messages with the queues that they must have.
 _ALL_SQL: Final = f"""
@@ -40,11 +39,11 @@ FROM {{messages}} AS messages LEFT JOIN {{attempts}} AS attempts ON attempts.att
 _SAYS: Final = pa.schema([(name, pa.string()) for name in ("sighting_key", *_WANTED)])
 
 
-def update(lake: Lake, attempts: pa.Table | Table, *, dates: Collection[date | None] | None) -> None:
-    """Update the rows of some dates, None for all, to what ``attempts``, rows of gold.receive_attempts, say."""
+def update(lake: Lake, attempts: QueryInput, *, dates: Collection[date | None] | None) -> None:
+    """Update the rows of some dates, None for all, to what ``attempts`` say: attempt_key and opened_queue of each."""
     inputs = {"messages": RowsOfDates(MESSAGES, dates), "attempts": attempts}
-    sql = _CHANGED_SQL.format(dates=dates_condition(dates))
-    changed = lake.query_at_most(sql, MAX_IN_LIST, **inputs) if dates is None else lake.query(sql, **inputs)
+    ask = partial(lake.query_at_most, _CHANGED_SQL, MAX_IN_LIST) if dates is None else partial(lake.query, _CHANGED_SQL)
+    changed = ask(**inputs)
     if changed is None:  # nearly all: rewriting is faster than finding them
         lake.replace_by_query(MESSAGES, _ALL_SQL, **inputs, provenance=lake.versions.provenance_json(MESSAGES))
     else:

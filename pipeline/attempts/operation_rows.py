@@ -34,18 +34,24 @@ from udfs.codes import result_name
 from udfs.queues.alias_groups import canonical_queue_name
 
 _SCHEMA: Final = QUEUE_OPERATIONS.schema()
-NO_OPERATIONS: Final = _SCHEMA.empty_table()
 _OPERATIONS: Final = [method for method, role in CALL_ROLES.items() if role in ("purge", "move")]
 _IS_OPERATION: Final = methods_condition(_OPERATIONS, "protocol")
 
 
 def servers_with_operations(lake: Lake, scope: RecomputeScope | None) -> set[str | None]:
-    """Return the servers at which queues were purged or messages moved, over connections of a scope or over any."""
+    """Return the servers at which queues were purged or messages moved, over connections of a scope or over any.
+
+    Of a scope also those where gold.queue_operations has some.
+    """
     sql = f"SELECT DISTINCT server_address FROM {{reads}} WHERE {_IS_OPERATION}"
     inputs: dict[str, QueryInput] = {"reads": REMOTE_READ_CALLS}
     if scope is not None:
-        inputs = {"reads": RowsOfDates(REMOTE_READ_CALLS, scope.dates), "names": scope.connections}
-        sql += " AND connection_id IN {names}"
+        of_scope = "connection_id IN {names}"
+        sql = f"{sql} AND {of_scope} UNION SELECT server_address FROM {{stored}} WHERE {of_scope}"
+        inputs = {
+            "reads": RowsOfDates(REMOTE_READ_CALLS, scope.dates), "names": scope.all_connections,
+            "stored": RowsOfDates(QUEUE_OPERATIONS, scope.dates),
+        }  # fmt: skip
     return {*lake.query(sql, **inputs)["server_address"].to_pylist()}
 
 

@@ -57,7 +57,8 @@ from pipeline.attempts.changed_rows import (
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
 from pipeline.attempts.columns.call_columns import MESSAGE_ERRORS
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import BoundQuery, QueryInput
+from pipeline.lake.queries.inputs import BoundQuery, QueryInput, RowsOfDates
+from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
@@ -214,6 +215,15 @@ SELECT {", ".join(CLIENT_CALL_COLUMNS)}, '' AS slice FROM {{{{clients}}}}
 WHERE {IS_CLIENT_CALL_SQL} AND {{of_servers}}"""
 _WHOLE_CONNECTIONS: Final = f"""
 SELECT {", ".join(CONNECTION_FIELDS)}, server_address, '' AS slice FROM {{{{connections}}}} WHERE {{is_connection}}"""
+# The rows of gold that what is made of the wanted calls replaces.
+_WHOLE_STORED: Final = """
+SELECT *, '' AS slice FROM {{stored}} WHERE {is_stored}"""
+_STORED: Final = f"""{_WANTED}, {_CONNECTIONS_SLICED}
+SELECT stored.*, coalesce(slice, '') || CASE WHEN cut.digits IS NULL THEN ''
+  ELSE left(md5(coalesce({dependency_keys.READ_KEY}, '')), cut.digits) END AS slice
+FROM (SELECT * FROM {{{{stored}}}} WHERE {{is_stored}}) AS stored
+LEFT JOIN connections ON connections.connection_id = stored.connection_id
+LEFT JOIN {{{{large}}}} AS cut ON cut.conversation = connections.conversation"""
 _LARGE: Final = f"""
 SELECT conversation, count(*) AS calls FROM (SELECT connection_id FROM {{{{reads}}}} WHERE {IS_READ_SQL}) AS calls
 JOIN (
@@ -247,27 +257,31 @@ def attempt_queries(lake: Lake, scope: RecomputeScope | None, known_ends: Collec
     ``known_ends``: the servers of which it is known when their captures end. ``calls`` are those whose attempts are
     made (``IS_WANTED``), and of servers that are not cut others that these depend on, with what other tables know of
     them; ``shared`` and ``clients`` are further calls that they depend on: where none can be, there is no such query.
+    ``stored``: of a scope, the rows of gold.receive_attempts that these attempts replace.
     """
     cuts = _NO_CUTS
     if scope is None or scope.call_count > _CALLS_OF_SCOPE_IN_ONE_SLICE:
-        cuts = _cut_servers(lake, None if scope is None else scope.servers, known_ends)
-    return _queries(all_calls() if scope is None else calls_of_scope(scope), cuts)
+        reads = REMOTE_READ_CALLS if scope is None else RowsOfDates(REMOTE_READ_CALLS, scope.dates)
+        cuts = _cut_servers(lake, reads, None if scope is None else scope.servers, known_ends)
+    return _queries(all_calls() if scope is None else calls_of_scope(scope, RECEIVE_ATTEMPTS), cuts)
 
 
 def operation_queries(scope: RecomputeScope | None, servers: Collection[str | None] | None) -> dict[str, BoundQuery]:
     """Return the same for what operations are made of, of a scope, or of some servers; Starts, most calls, are none."""
-    source = all_calls(servers, starts=False) if scope is None else calls_of_scope(scope, starts=False)
+    source = all_calls(servers, starts=False) if scope is None else calls_of_scope(scope, QUEUE_OPERATIONS)
     return _queries(source, _NO_CUTS)
 
 
-def _cut_servers(lake: Lake, servers: Collection[str | None] | None, known_ends: Collection[str]) -> _Cuts:
-    """Return how to cut some servers, or all (None), by how many calls they have."""
+def _cut_servers(
+    lake: Lake, reads: QueryInput, servers: Collection[str | None] | None, known_ends: Collection[str]
+) -> _Cuts:
+    """Return how to cut some servers, or all (None), by how many calls they have among ``reads``."""
     of_servers, inputs = servers_condition(servers)
-    counts = lake.query(_CALLS.format(of_servers=of_servers), reads=REMOTE_READ_CALLS, **inputs).to_pylist()
+    counts = lake.query(_CALLS.format(of_servers=of_servers), reads=reads, **inputs).to_pylist()
     digits = slice_digits(max((row["calls"] for row in counts), default=0))
     sliced = {row["server_address"] for row in counts if not row["clocks"]} & {*known_ends} if digits else set()
     busy = {row["server_address"] for row in counts if row["calls"] > _CALLS_PER_SLICE} & sliced
-    return _Cuts(frozenset(sliced), digits, _large_conversations(lake, busy))
+    return _Cuts(frozenset(sliced), digits, _large_conversations(lake, reads, busy))
 
 
 def _queries(source: CallSource, cuts: _Cuts) -> dict[str, BoundQuery]:
@@ -278,6 +292,9 @@ def _queries(source: CallSource, cuts: _Cuts) -> dict[str, BoundQuery]:
         texts = {"calls": _OWN_IN_SLICES, "shared": _SHARED, "clients": _CLIENTS, "connections": _CONNECTIONS}
     if not source.has_clients:
         del texts["clients"]
+    if (is_stored := source.texts.get("is_stored")) is not None:
+        whole = f"{_WANTED}{_WHOLE_STORED}" if "FROM wanted" in is_stored else _WHOLE_STORED
+        texts["stored"] = _STORED if cuts.sliced else whole
     of_others, needed = (_OF_OTHERS, _NEEDED) if cuts.large.num_rows else ("", "")
     others = " UNION ALL ".join(source.others)
     filled_in = source.texts | {
@@ -297,11 +314,11 @@ def _bound(sql: str, inputs: Mapping[str, QueryInput]) -> BoundQuery:
     return BoundQuery(sql, {name: each for name, each in inputs.items() if f"{{{name}}}" in sql})
 
 
-def _large_conversations(lake: Lake, servers: Collection[str]) -> pa.Table:
+def _large_conversations(lake: Lake, reads: QueryInput, servers: Collection[str]) -> pa.Table:
     """Return the conversations with more calls than a slice may have, with the digits that name the parts of each."""
     rows = []
     if servers:
-        tables: dict[str, QueryInput] = {"reads": REMOTE_READ_CALLS, "connections": CONNECTIONS, "servers": servers}
+        tables: dict[str, QueryInput] = {"reads": reads, "connections": CONNECTIONS, "servers": servers}
         rows = lake.query(_LARGE.format(most=_CALLS_PER_SLICE), **tables).to_pylist()
     large = [{"conversation": row["conversation"], "digits": slice_digits(row["calls"])} for row in rows]
     return pa.Table.from_pylist(large, pa.schema({"conversation": pa.string(), "digits": pa.int32()}))

@@ -14,27 +14,28 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyspark.sql.types import LongType, StructField, StructType
 
-from pipeline.attempts import (
-    affected_scope,
-    capture_gaps,
-    changed_rows,
-    message_queues,
-    update_opens,
-)
+from pipeline.attempts import affected_scope, changed_rows, message_queues, update_opens
 from pipeline.attempts.affected_scope import RecomputeScope
 from pipeline.attempts.attempt_rows import DISTINCT_TEXTS, attempts_function
 from pipeline.attempts.attempts_state import AttemptsState
-from pipeline.attempts.changed_rows import MAX_ROWS_IN_MEMORY, RPC_CONNECTIONS_QUERY, InputChanges
-from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
-from pipeline.attempts.operation_rows import NO_OPERATIONS, operations_function, servers_with_operations
+from pipeline.attempts.capture_gaps import latest_by_server
+from pipeline.attempts.changed_rows import InputChanges
+from pipeline.attempts.client_identity import CHANGED_CLAIMS_QUERY, CHANGED_CLAIMS_SCHEMA
+from pipeline.attempts.operation_rows import operations_function, servers_with_operations
 from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries, operation_queries
 from pipeline.bronze.across_captures.capture_ends import changed_ends, read_capture_ends, read_lossy_capture_ends
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import GroupedQuery
+from pipeline.lake.lake_path import LakePath
+from pipeline.lake.queries.inputs import GroupedQuery, QueryAnswers, RowsOfFiles
+from pipeline.lake.schema_enforcement import cast_to, select_fields
+from pipeline.lake.stage_groups import stage_groups
+from pipeline.lake.staged_changes import stage_changes, write_changes
+from pipeline.lake.staging_files import StagingWriter, staged_files
+from pipeline.runs.recovery import RunMarkers
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import NO_ALIASES, AliasGroups, AliasIndex
 from schemas.attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
@@ -43,7 +44,6 @@ from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.table import Table
-from udfs.keys import keys_of_texts
 
 _ATTEMPTS: Final = DerivedTable(
     RECEIVE_ATTEMPTS,
@@ -51,6 +51,10 @@ _ATTEMPTS: Final = DerivedTable(
     code_version="10",
     needs=(REMOTE_READ_CALLS,),
 )
+
+_QUEUES: Final = "opened_queues"  # the folder of what staged attempts say of the queues of messages
+_OPENED_QUEUES: Final = select_fields(RECEIVE_ATTEMPTS.schema(), ("attempt_key", "opened_queue"))
+_COUNT: Final = StructType([StructField("rows", LongType())])
 
 
 def update(lake: Lake, *, cleanup: timedelta, declared: AliasGroups = ()) -> int:
@@ -68,16 +72,15 @@ def update(lake: Lake, *, cleanup: timedelta, declared: AliasGroups = ()) -> int
 class _AttemptsUpdate:
     """One update of the attempts, with the settings that it goes by.
 
-    ``ends``: by server the last captured packet, and ``lost``: until when calls may have been lost, microseconds.
-    ``connections``: all RPC connections, None where they do not fit in memory.
+    By server, microseconds: ``ends``, the last captured packet, and ``lossy_ends``, that of captures that dropped
+    packets.
     """
 
     step: IncrementalUpdate
     cleanup_s: float
     declared: AliasGroups
     ends: dict[str, int] = field(default_factory=dict)
-    lost: dict[str, int] = field(default_factory=dict)
-    connections: pa.Table | None = None
+    lossy_ends: dict[str, int] = field(default_factory=dict)
     aliases: AliasIndex = NO_ALIASES
     has_current_aliases: bool = False
 
@@ -92,28 +95,25 @@ class _AttemptsUpdate:
             "ends": partial(read_capture_ends, lake),
             "lossy": partial(read_lossy_capture_ends, lake),
             "aliases": lambda: AliasIndex.load(lake),
-            "connections": partial(
-                lake.query_at_most, RPC_CONNECTIONS_QUERY, MAX_ROWS_IN_MEMORY, connections=CONNECTIONS
+            "reads": partial(
+                self._changed, REMOTE_READ_CALLS, changed_rows.CHANGED_READS_QUERY, changed_rows.CHANGED_READS_SCHEMA
             ),
-            "reads": partial(self._changed_calls, changed_rows.CHANGED_READS_QUERY, changed_rows.CHANGED_READS_SCHEMA),
-            "clients": partial(feeds.rows, CLIENT_CALLS, changed_rows.CHANGED_CLIENT_CALLS_QUERY),
+            "clients": partial(
+                self._changed,
+                CLIENT_CALLS,
+                changed_rows.CHANGED_CLIENT_CALLS_QUERY,
+                changed_rows.CHANGED_CLIENT_CALLS_SCHEMA,
+            ),
             "moved": partial(feeds.rows, CONNECTIONS, changed_rows.CHANGED_CONNECTIONS_QUERY),
-            "claims": partial(feeds.rows, RPC_BINDS, CHANGED_BINDS_QUERY),
+            "claims": partial(self._changed, RPC_BINDS, CHANGED_CLAIMS_QUERY, CHANGED_CLAIMS_SCHEMA),
             "expiring": partial(changed_rows.read_expiring_attempts, lake, self.cleanup_s),
-            "keys": partial(
-                self._changed_calls,
-                changed_rows.PUBLISHED_DEPENDENCY_KEYS_QUERY,
-                changed_rows.PUBLISHED_KEYS_SCHEMA,
-                MAX_ROWS_IN_MEMORY,
-            ),
             **{
                 f"opens of {table.name}": partial(feeds.rows, table, update_opens.changed_servers_query(table))
                 for table in (REMOTE_READ_CALLS, CLIENT_CALLS)
             },
         }
         found = run_concurrently(queries)
-        self.ends, self.connections, self.aliases = found["ends"], found["connections"], found["aliases"]
-        self.lost = _possible_loss(lake, self.connections, found["lossy"])
+        self.ends, self.lossy_ends, self.aliases = found["ends"], found["lossy"], found["aliases"]
         return self.step.recompute(partial(self._find_scope, found), self._recompute)
 
     def _find_scope(self, found: Mapping[str, Any]) -> RecomputeScope:
@@ -136,7 +136,6 @@ class _AttemptsUpdate:
             raise UnknownChangesError
         changes = replace(
             changes,
-            published_keys=found["keys"],
             servers_with_earlier_capture_end=changed_ends(before.ends, self.ends).earlier,
             renamed_queues=renamed,
         )
@@ -144,13 +143,13 @@ class _AttemptsUpdate:
             lake,
             update_opens.servers_of_changed_connections(changes.connections)
             .union(row["server_address"] for rows in opened for row in rows)
-            .union(connections_with_other_claims(changes.claims).values()),
+            .union(changes.other_claims["server_address"].to_pylist()),
             renamed=renamed,
             aliases=self.aliases.canonical_names,
         )
         cancels = before.cancels or changes.has_cancels
         scope = affected_scope.find_recompute_scope(
-            lake, changes, self.connections, self.ends, numbered=before.numbered, cancels=cancels
+            lake, changes, self._published_keys, self.ends, numbered=before.numbered, cancels=cancels
         )
         starts = changes.latest_starts()
         # Of servers that no capture holds any more nothing is left to be recomputed either.
@@ -159,8 +158,14 @@ class _AttemptsUpdate:
             for server, at in (before.numbered | starts).items()
             if server in self.ends
         }
-        step.keep(AttemptsState(self.ends, numbered, cancels, self.lost))
+        incomplete = changed_rows.incomplete_until(lake, before.incomplete, changes.connections)
+        self._keep(numbered, incomplete, cancels=cancels)
         return scope
+
+    def _keep(self, numbered: dict[str, int], incomplete: dict[str, int], *, cancels: bool) -> None:
+        """Have the next update know what this one knows; parameters as the fields of ``AttemptsState``."""
+        lost = latest_by_server([*incomplete.items(), *self.lossy_ends.items()])
+        self.step.keep(AttemptsState(self.ends, numbered, cancels, lost, incomplete))
 
     def _update_aliases(self) -> None:
         """Update silver.queue_aliases; from now on its changes are known."""
@@ -168,14 +173,16 @@ class _AttemptsUpdate:
             self.aliases = AliasIndex.load(self.lake)
         self.step.renew_versions(QUEUE_ALIASES)
 
-    def _changed_calls(self, sql: str, schema: pa.Schema, limit: int | None = None) -> pa.Table | None:
-        """Return what a query tells of changed calls of silver.remote_read_calls.
-
-        None where they are not known, or more than fit in memory (``limit``).
-        """
+    def _changed(self, table: Table, sql: str, schema: pa.Schema) -> pa.Table | None:
+        """Return what a query tells of the changes of a table; None where they are not known."""
         feeds = self.step.feeds
-        found = feeds.table(REMOTE_READ_CALLS, sql, limit)
-        return schema.empty_table() if found is None and feeds.is_unchanged(REMOTE_READ_CALLS) else found
+        return schema.empty_table() if feeds.is_unchanged(table) else feeds.table(table, sql)
+
+    def _published_keys(self, connections: pa.Array) -> pa.Table:
+        """Return the dependency keys that changed calls on some connections publish; UnknownChangesError."""
+        sql = changed_rows.PUBLISHED_DEPENDENCY_KEYS_QUERY
+        found = self.step.changed_rows(REMOTE_READ_CALLS, sql, names=connections)
+        return changed_rows.PUBLISHED_KEYS_SCHEMA.empty_table() if found is None else found
 
     # Some attempts, or all
 
@@ -184,25 +191,28 @@ class _AttemptsUpdate:
         if scope is None:
             return self._recompute_all()
         lake = self.lake
-        servers = servers_with_operations(lake, scope)
-        operations = lake.map_few_groups(self._operations(scope, servers)) if servers else NO_OPERATIONS
-        keys = [scope.changed_calls, *operations["call_key"].chunks]
-        current = self._stored(QUEUE_OPERATIONS, scope, "call_key", keys)
-        if operations.num_rows or current.num_rows:
-            lake.replace_changed(QUEUE_OPERATIONS, operations, current, dates=scope.dates)
-        rows = lake.map_few_groups(self._attempts(scope))
-        message_queues.update(lake, rows, dates=scope.dates)
-        keys = [pa.array(keys_of_texts(scope.changed_calls.to_pylist()), pa.string()), *rows["attempt_key"].chunks]
-        return self.step.replace_changed(rows, self._stored(RECEIVE_ATTEMPTS, scope, "attempt_key", keys))
+        with RunMarkers.of(lake).staging_folder("attempts") as folder:
+            if servers := servers_with_operations(lake, scope):
+                self._stage(folder, QUEUE_OPERATIONS, self._operations(scope, servers))
+                write_changes(lake, folder, QUEUE_OPERATIONS)
+            self._stage(folder, RECEIVE_ATTEMPTS, self._attempts(scope))
+            queues = RowsOfFiles(_OPENED_QUEUES, staged_files(folder / _QUEUES))
+            message_queues.update(lake, queues, dates=scope.dates)
+            return self.step.write_changes(folder)
 
-    def _stored(self, table: Table, scope: RecomputeScope, column: str, keys: list[pa.Array]) -> pa.Table:
-        """Return the rows in a table of a scope; of ongoing associations those with some keys."""
-        where = "connection_id IN {names}"
-        if scope.ongoing_connections:
-            where = f"({where} OR (connection_id IN {{ongoing}} AND {column} IN {{keys}}))"
-        names, ongoing = scope.connections_in_full, scope.ongoing_connections
-        return self.lake.select(
-            table, where, (), scope.dates, names=names, ongoing=ongoing, keys=pa.concat_arrays(keys)
+    def _stage(self, folder: LakePath, table: Table, query: GroupedQuery) -> None:
+        """Stage how the rows of a table that a query gives differ from the stored ones."""
+        make = query.function
+
+        def stage(parts: QueryAnswers, staging: StagingWriter) -> pa.Table:
+            rows = pa.concat_tables(make(parts))
+            stage_changes(staging, table, rows, cast_to(table, parts["stored"]))
+            if table is RECEIVE_ATTEMPTS:
+                staging.add_table(_QUEUES, rows.select(_OPENED_QUEUES.names))
+            return pa.table({_COUNT.names[0]: [rows.num_rows]})
+
+        stage_groups(
+            self.lake, folder, query.parts, stage, _COUNT, keys=query.keys, distinct_texts=query.distinct_texts
         )
 
     def _recompute_all(self) -> int:
@@ -220,7 +230,7 @@ class _AttemptsUpdate:
             RECEIVE_ATTEMPTS: self._replace_attempts,
         }
         written = run_concurrently(steps)[RECEIVE_ATTEMPTS]
-        step.keep(AttemptsState(self.ends, numbered, cancels, self.lost))
+        self._keep(numbered, changed_rows.read_incomplete_until(lake), cancels=cancels)
         step.note_provenance()
         return written
 
@@ -247,20 +257,3 @@ def _replace_all(lake: Lake, table: Table, query: GroupedQuery) -> int:
     with lake.map_groups(query) as rows:
         lake.replace(table, rows)
     return lake.versions.rows_written(table)
-
-
-def _possible_loss(lake: Lake, connections: pa.Table | None, lossy_ends: Mapping[str, int]) -> dict[str, int]:
-    """Return until when calls at each server may have been lost, microseconds; ``connections``: None if too many.
-
-    ``lossy_ends`` as ``read_lossy_capture_ends`` returns them.
-    """
-    columns = ["server_address", "last_packet_at", "missing_bytes"]
-    if connections is None:
-        lossy = f"SELECT * FROM ({RPC_CONNECTIONS_QUERY}) WHERE missing_bytes > 0"
-        last = "max(last_packet_at) AS `at`, max(missing_bytes) AS missing"
-        sql = f"SELECT server_address, {last} FROM ({lossy}) GROUP BY server_address"
-        rows = lake.query(sql, connections=CONNECTIONS)
-    else:
-        rows = connections.filter(pc.greater(connections["missing_bytes"], 0)).select(columns)
-    values = zip(*(column.to_pylist() for column in rows.columns), strict=True)
-    return capture_gaps.possible_loss_until(values, lossy_ends.items())

@@ -20,10 +20,10 @@ from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, IS_RPC_CONNECTION_
 from pipeline.attempts.calls.decoded_call import CLOCK_TOLERANCE_US
 from pipeline.attempts.changed_rows import connections_before_change, existed_in, times_without_bind
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE
+from pipeline.bronze.across_captures.capture_ends import values_of_servers
 from pipeline.findings.changed_calls import ChangedCalls
 from pipeline.findings.columns.captured_rows import iter_rows
 from pipeline.findings.rules.registry import single_call_rules
-from pipeline.transfers.inputs import values_of_servers
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.table import Table
 from udfs.columns.arrays import to_flags

@@ -5,7 +5,7 @@ For rows that are needed twice, or that several tables get: they are computed on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Final, TypeAlias
 
@@ -41,22 +41,30 @@ def each_once(rows: pa.Table, key: str) -> pa.Table:
 
 def stage_groups(
     lake: Lake, folder: LakePath, queries: Mapping[str, BoundQuery], stage: StageFunction, summary: StructType,
-    *, label: str = "", as_columns: bool = False,
+    *, keys: Sequence[str] = (BUCKET,), label: str = "", distinct_texts: Collection[str] | None = None,
+    as_columns: bool = False,
 ) -> pa.Table:  # fmt: skip
     """Write what a function makes of the answers to queries to staging files; return the summaries that it returns.
 
-    The answers have the column ``bucket``; rows of one bucket are in one call, as for ``Lake.map_groups``. A task names
-    its files by the first of its buckets, so that a repeated task overwrites its own files. ``label``: of files beside
-    others in the same folder; ``as_columns`` as for ``GroupedQuery``.
+    The answers have the columns ``keys``; rows of one group are in one call, as for ``Lake.map_groups``. A task names
+    its files by the first of its groups, so that a repeated task overwrites its own files. ``label``: of files beside
+    others in the same folder; ``distinct_texts`` and ``as_columns`` as for ``GroupedQuery``.
     """
     location = str(folder)
 
     @wraps(stage)
-    def stage_buckets(parts: QueryAnswers) -> Iterator[pa.Table]:
-        firsts = (pc.min(parts.select(name, [BUCKET])[BUCKET]).as_py() for name in parts)
+    def stage_parts(parts: QueryAnswers) -> Iterator[pa.Table]:
+        firsts = (_first_group(parts.select(name, keys)) for name in parts)
         staging = StagingWriter(location, label + min(filter(None, firsts), default=""))
         found = stage(parts, staging)
         staging.close()
         yield found
 
-    return lake.map_few_groups(GroupedQuery(queries, (BUCKET,), stage_buckets, summary, as_columns=as_columns))
+    return lake.map_few_groups(GroupedQuery(queries, keys, stage_parts, summary, distinct_texts, as_columns=as_columns))
+
+
+def _first_group(keys: pa.Table) -> str | None:
+    """Return the first group of rows, as a text; None without rows."""
+    texts = (pc.fill_null(column.cast(pa.string()), "") for column in keys.columns)
+    first: str | None = pc.min(pc.binary_join_element_wise(*texts, "|")).as_py()
+    return first

@@ -22,7 +22,6 @@ from pipeline.transfers.connection_packets import (
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 from schemas.sessions import SESSION_PACKETS
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
-from udfs.columns.arrays import one_array
 
 BINARY_PROTOCOL: Final = "binary_protocol"  # bronze.connections.kind
 MAX_PACKETS: Final = 500_000  # of connections that are recomputed together; one connection may have more
@@ -56,12 +55,6 @@ def read_set_by(lake: Lake) -> dict[str, int]:
     """Return by server address how far clocks were set, back and forward, of captures with packets of it; us."""
     found = spans_by_server(lake, read_clock_steps(lake).set_by())
     return {server: sum(until - since for since, until in spans) for server, spans in found.items()}
-
-
-def values_of_servers(addresses: pa.ChunkedArray, values: Mapping[str, int]) -> pa.Array:
-    """Return what is known of each server address, of values by server; null for other servers."""
-    place = pc.index_in(addresses, pa.array(values.keys(), pa.string()))
-    return pa.array(values.values(), pa.int64()).take(one_array(place))
 
 
 def read_capture_begins(

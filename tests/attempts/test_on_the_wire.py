@@ -17,7 +17,7 @@ from capture.merge.cutting import cut, records
 from example_counts import examples
 from jobs import run_all
 from pcapgen.containers import pcap, pcapng, statistics
-from pipeline.attempts.capture_gaps import possible_loss_until
+from pipeline.attempts.capture_gaps import latest_by_server
 from pipeline.lake.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.attempts import RECEIVE_ATTEMPTS
@@ -103,8 +103,9 @@ def lossy(chance, records):
 def unseen_of(tables):
     """What can have been missed, as the job finds it."""
     connections = [
-        (row["server_address"], micros(row["last_packet_at"]), row["missing_bytes"])
+        (row["server_address"], micros(row["last_packet_at"]))
         for row in tables["connections"].to_pylist()
+        if row["missing_bytes"]
     ]
     dropped = [
         (server, micros(row["last_packet_at"]))
@@ -112,7 +113,7 @@ def unseen_of(tables):
         for server in row["servers"] or ()
         if row["packets_dropped"]
     ]
-    return {"capture_loss": possible_loss_until(connections, dropped)}
+    return {"capture_loss": latest_by_server([*connections, *dropped])}
 
 
 def with_wrong_times(chance, records):

@@ -14,6 +14,7 @@ from pipeline.attempts import update as attempts_update
 from pipeline.attempts.open_rows import open_queries, opens_function
 from pipeline.attempts.operation_rows import operations_function
 from pipeline.lake import lake as lake_module
+from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.silver.queue_aliases import AliasIndex, compute_alias_rows
 from schemas.attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
@@ -255,7 +256,7 @@ def test_killed_between_any_two_writes_and_repeated(story, monkeypatch, where):
     target = {
         "aliases": (affected_scope, "find_recompute_scope"),
         "messages": (type(story.lake), "update_columns"),
-        "gold": (type(story.lake), "replace_changed"),
+        "gold": (IncrementalUpdate, "write_changes"),
     }
     killed(monkeypatch, *target[where], story.run)
     assert story.run() == 1

@@ -14,13 +14,14 @@ from attempts.broker import Broker, captured
 from attempts.telling import SERVER, facts_of, receive_attempts_table
 from engines import shared_sql
 from example_counts import examples
+from pipeline.arrow_rows import NO_TEXTS, distinct_texts
 from pipeline.attempts import attempt_rows, dependency_keys, server_slices
 from pipeline.attempts.affected_scope import RecomputeScope
 from pipeline.attempts.attempt_rows import attempts_function
 from pipeline.attempts.calls.decoded_call import Clocks
-from pipeline.attempts.changed_rows import REQUEST_KEY_COLUMNS, RPC_CONNECTIONS_QUERY
+from pipeline.attempts.changed_rows import REQUEST_KEY_SQL, RPC_CONNECTIONS_QUERY
 from pipeline.attempts.server_slices import attempt_queries
-from pipeline.lake.queries.inputs import FilteredTable, values_array
+from pipeline.lake.queries.inputs import FilteredTable, RowsOfDates, values_array
 from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
@@ -43,6 +44,8 @@ class TablesInMemory:
     def _given(self, each):
         if isinstance(each, Table):
             return self.tables[each]
+        if isinstance(each, RowsOfDates):
+            return self.tables[each.table]
         if isinstance(each, FilteredTable):
             return self.query(f"SELECT * FROM {{rows}} WHERE {each.where}", rows=each.table)
         return each if isinstance(each, pa.Table) else values_array(each)
@@ -77,6 +80,7 @@ def tables_of(facts, connections):
         MESSAGES: as_table(MESSAGES, facts.drop_columns(["queue", "errors"]), _OF_MESSAGE),
         CONNECTIONS: as_table(CONNECTIONS, connections.append_column("kind", kind)),
         RPC_BINDS: RPC_BINDS.schema().empty_table(),
+        RECEIVE_ATTEMPTS: RECEIVE_ATTEMPTS.schema().empty_table(),
     }
 
 
@@ -96,17 +100,15 @@ def scope_of(tables, connections, *, goes_on):
     lake = TablesInMemory(tables)
     published = dependency_keys.key_array(dependency_keys.PUBLISHED_KEYS)
     keys = lake.query(f"SELECT DISTINCT explode({published}) AS key FROM {{reads}}", reads=REMOTE_READ_CALLS)
-    cancels = f"protocol = 'qm2qm' AND opnum = 5 AND {' AND '.join(f'{n} IS NOT NULL' for n in REQUEST_KEY_COLUMNS)}"
-    sql = f"SELECT DISTINCT {', '.join(REQUEST_KEY_COLUMNS)} FROM {{reads}} WHERE {cancels}"
+    sql = f"SELECT {REQUEST_KEY_SQL} AS request FROM {{reads}} WHERE protocol = 'qm2qm' AND opnum = 5"
+    names = pa.array(sorted(connections), pa.string())
     return RecomputeScope(
-        connections=frozenset(connections),
+        connections=NO_TEXTS if goes_on else names,
+        ongoing_connections=names if goes_on else NO_TEXTS,
         dates=frozenset([None]),
         connection_rows=lake.query(RPC_CONNECTIONS_QUERY, connections=CONNECTIONS),
         call_count=len(tables[REMOTE_READ_CALLS]),
-        cancelled_requests=frozenset(
-            tuple(row.values()) for row in lake.query(sql, reads=REMOTE_READ_CALLS).to_pylist()
-        ),
-        ongoing_connections=frozenset(connections if goes_on else ()),
+        cancelled_requests=distinct_texts(lake.query(sql, reads=REMOTE_READ_CALLS)["request"]),
         numbered=frozenset([SERVER]),
         changed_keys=pc.drop_null(keys["key"]).combine_chunks(),
     )

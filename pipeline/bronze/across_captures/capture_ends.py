@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock_steps
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES
+from udfs.columns.arrays import one_array
 
 CAPTURE_ENDS: Final = """
 SELECT server, max(ends) AS ends, max(CASE WHEN packets_dropped > 0 THEN ends END) AS lossy
@@ -59,3 +63,9 @@ def changed_ends(before: Mapping[str, int], now: Mapping[str, int]) -> ChangedEn
     later = frozenset(server for server, at in now.items() if at > before.get(server, at - 1))
     earlier = frozenset(server for server, at in before.items() if at > now.get(server, at - 1))
     return ChangedEnds(later, earlier)
+
+
+def values_of_servers(addresses: pa.ChunkedArray, values: Mapping[str, int]) -> pa.Array:
+    """Return what is known of each server address, of values by server; null for other servers."""
+    place = pc.index_in(addresses, pa.array(values.keys(), pa.string()))
+    return pa.array(values.values(), pa.int64()).take(one_array(place))

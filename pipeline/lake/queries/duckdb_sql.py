@@ -43,6 +43,7 @@ _MACROS: Final = (
     "slice(list, first, count) AS array_slice(list, first, first + count - 1)",
     "sequence(first, last) AS generate_series(first, last)",
     "sha2(bytes, bits) AS sha256(bytes)",
+    "to_binary(text, format) AS encode(text)",  # format: 'utf-8'
     "count_if(condition) AS count(CASE WHEN condition THEN 1 END)",  # DuckDB's own is null where all are null
     "regexp_like(text, pattern) AS regexp_matches(text, pattern)",
     "startswith(text, beginning) AS starts_with(text, beginning)",

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import times_to_us
+from pipeline.bronze.across_captures.capture_ends import values_of_servers
 from pipeline.transfers.hops.address_queue_managers import AddressQueueManagers
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS, hop_keys
 from pipeline.transfers.hops.missing_packets import HopHoles, acknowledged_directly
-from pipeline.transfers.inputs import values_of_servers
 from pipeline.transfers.messages.acknowledgement_matches import (
     MessageRows,
     first_administration_acks,
