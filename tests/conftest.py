@@ -19,7 +19,7 @@ from hypothesis import settings
 
 import pipeline.lake.lake as lake_module
 from engines import LOCAL, shared_sql
-from example_counts import use_all_examples
+from example_counts import examples, use_all_examples
 from jobs import cli
 from jobs.command_line.settings_file import load_config
 from jobs.session import get_spark_session
@@ -84,10 +84,12 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    settings.register_profile("this project", deadline=None)  # a busy machine is no fault of the code
-    settings.load_profile("this project")
     if config.getoption("--long"):
         use_all_examples()
+    # A busy machine is no fault of the code. Property tests without a number of their own try that of Hypothesis.
+    few_or_all = examples(settings().max_examples)
+    settings.register_profile("this project", deadline=None, derandomize=False, max_examples=few_or_all)
+    settings.load_profile("this project")
 
 
 @pytest.hookimpl(wrapper=True)
