@@ -19,7 +19,7 @@ from hypothesis import settings
 
 import pipeline.lake.lake as lake_module
 from engines import LOCAL, shared_sql
-from example_counts import use_all_examples
+from example_counts import examples, use_all_examples
 from jobs import cli
 from jobs.command_line.settings_file import load_config
 from jobs.session import get_spark_session
@@ -53,25 +53,27 @@ INSTALL[NAMESPACES] = "run as root, or allow user namespaces (sysctl user.max_us
 CAPTURES = "captures"
 INSTALL[CAPTURES] = "set MSMQ_CAPTURES to the folder with the shared captures"
 
-# Files that take more than half a minute, the longest first: with them at the beginning, the processes of a run end at
-# about the same time.
+# Files that take more than half a minute, the longest first, and one of the last files, which takes half of that: with
+# them at the beginning, the processes of a run end at about the same time.
 LONGEST = (
+    "user_code/test_notebooks.py",
     "where/test_servers.py",
     "dashboards/test_browser.py",
-    "user_code/test_notebooks.py",
-    "questions/test_views.py",
-    "user_code/test_capture_source.py",
-    "end_to_end/test_stores_and_engines.py",
-    "end_to_end/test_without_java.py",
-    "notices/test_command.py",
-    "transfers/test_findings.py",
-    "end_to_end/test_run_all.py",
-    "questions/test_scope.py",
-    "questions/test_evidence.py",
     "transfers/test_checkpoints.py",
+    "transfers/test_findings.py",
+    "questions/test_views.py",
+    "end_to_end/test_stores_and_engines.py",
+    "notices/test_command.py",
+    "end_to_end/test_without_java.py",
     "transfers/test_update_sequences.py",
-    "transfers/test_complete_is_complete.py",
-    "findings/test_rules.py",
+    "questions/test_evidence.py",
+    "questions/test_recorded_transfers.py",
+    "user_code/test_capture_source.py",
+    "lake/test_refused_settings.py",
+    "end_to_end/test_run_all.py",
+    "bronze/test_learned_ports.py",
+    "lake/test_trusted_watermarks.py",
+    "wireshark/test_same_as_tables.py",
 )
 
 NOT_RUN = "not run"  # name of a report property; it reaches the process that prints the summary from any test process
@@ -84,10 +86,12 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    settings.register_profile("this project", deadline=None)  # a busy machine is no fault of the code
-    settings.load_profile("this project")
     if config.getoption("--long"):
         use_all_examples()
+    # A busy machine is no fault of the code. Property tests without a number of their own try that of Hypothesis.
+    few_or_all = examples(settings().max_examples)
+    settings.register_profile("this project", deadline=None, derandomize=False, max_examples=few_or_all)
+    settings.load_profile("this project")
 
 
 @pytest.hookimpl(wrapper=True)

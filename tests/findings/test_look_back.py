@@ -201,7 +201,7 @@ def parts_of(calls, chance):
 
 
 @pytest.mark.parametrize(
-    ("by_spark", "step"), [(False, 10), *(pytest.param(each, 1, marks=pytest.mark.long) for each in (False, True))]
+    ("by_spark", "step"), [(False, 20), *(pytest.param(each, 1, marks=pytest.mark.long) for each in (False, True))]
 )
 def test_what_a_few_calls_come_to_tells_whether_all_come_to_something_else(spark, by_spark, step):
     """Of every story; in a plain run of some."""

@@ -33,7 +33,7 @@ def few_calls_at_once(monkeypatch):
     monkeypatch.setattr(call_columns, "_MAX_SHARED_BYTES", 0)
 
 
-@pytest.mark.parametrize("name", one_in(4, SAMPLE))
+@pytest.mark.parametrize("name", one_in(8, SAMPLE))
 def test_calls_in_files_have_the_findings_of_calls_in_memory(project, tmp_path, name):
     sample, found = facts(read(project / "data" / "sample" / name)), 0
     for number in range(ROUNDS):

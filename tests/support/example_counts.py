@@ -2,7 +2,7 @@
 
 import pytest
 
-_FEWEST = 10
+_FEWEST = 5
 _use_all = False
 
 

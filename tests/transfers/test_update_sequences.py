@@ -101,7 +101,7 @@ def part(exchange, seen, ends):
     return Exchange(packets, connections, ends)
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_runs_in_parts_give_what_is_computed_row_by_row(tmp_path, monkeypatch, seed):
     draw = Random(seed)
     monkeypatch.setattr(sequence_inputs, "MAX_SENDINGS", draw.choice([1, 20, 10**6]))

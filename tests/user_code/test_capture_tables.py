@@ -42,7 +42,7 @@ def compare(lake, capture, table, without, **options):
     return ours.num_rows
 
 
-@pytest.mark.parametrize("capture", one_in(2, CAPTURES), ids=lambda path: path.name)
+@pytest.mark.parametrize("capture", one_in(4, CAPTURES), ids=lambda path: path.name)
 def test_sessions_of_one_capture(tmp_path, capture):
     assert ingest_captures.main(["--lake", str(tmp_path / "lake"), "--captures", str(capture)]) == 0
     lake = lake_of(tmp_path / "lake")

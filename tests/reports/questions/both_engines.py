@@ -11,10 +11,10 @@ from lake.answers import rows_of
 
 
 def quick_session(spark):
-    """A Spark session that compiles nothing: that takes longer than to read a few rows."""
+    """A Spark session that compiles nothing, and analyses a view once: that takes longer than to read a few rows."""
     session = spark.newSession()
     for name, value in {"codegen.wholeStage": "false", "codegen.factoryMode": "NO_CODEGEN", "adaptive.enabled": "false",
-                        "shuffle.partitions": "1"}.items():  # fmt: skip
+                        "shuffle.partitions": "1", "legacy.storeAnalyzedPlanForView": "true"}.items():  # fmt: skip
         session.conf.set(f"spark.sql.{name}", value)
     return session
 

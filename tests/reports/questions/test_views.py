@@ -265,6 +265,12 @@ def answer(views):
     return ask
 
 
+@pytest.fixture(scope="module")
+def quick_answers_of(request):
+    """``answers_of``, which asks Spark too with ``--long`` only: a plain run asks it for each view of ``views``."""
+    return partial(answers_of, in_spark=request.config.getoption("--long"))
+
+
 pytestmark = pytest.mark.spark
 
 
@@ -276,7 +282,7 @@ def test_every_view_has_one_answer_in_both_engines(answer, name):
     assert answer(name, "*") or elsewhere
 
 
-@pytest.mark.parametrize("name", one_in(4, VIEWS_BY_NAME))
+@pytest.mark.parametrize("name", one_in(10, VIEWS_BY_NAME))
 def test_every_view_of_a_scope_has_one_answer_in_both_engines(views, name):
     columns = VIEWS_BY_NAME[name].scope
     scope = Scope(
@@ -569,7 +575,7 @@ def test_every_question_is_answered_by_a_view():
 
 
 @pytest.fixture(scope="module")
-def seen_twice(spark):
+def seen_twice(spark, quick_answers_of):
     """Answers about a transfer, its receiver and a queue that captures and collector saw, without any quota."""
     snapshots = []
     for source, late in (("collector", 0.0), ("wire", 0.1)):
@@ -586,7 +592,7 @@ def seen_twice(spark):
         snapshots += [shot(at, G, round(60 * at), **more), shot(at, DEAD, round(60 * at))]
     named = [row | {"queue": NAMES.canonical_queue(row["queue"])} for row in snapshots]
     lake = InMemoryLake(quick_session(spark), history_tables(named))
-    answer = answers_of(LakeViews(lake))
+    answer = quick_answers_of(LakeViews(lake))
 
     def ask(name, *columns):
         return [tuple(map(minutes, row)) for row in select(answer(name), *columns)]
@@ -616,25 +622,25 @@ def test_without_a_quota_nothing_is_ever_full_and_seconds_give_no_rates(seen_twi
     assert seen_twice("dead_letter_growth", "growth", "growth_per_day") == [(7, None)]
 
 
-def test_growth_without_a_quota_gives_no_time_until_full(views, spark):
-    answer = answers_of(LakeViews(InMemoryLake(spark.newSession(), dict(views.lake.tables))))
+def test_growth_without_a_quota_gives_no_time_until_full(views, spark, quick_answers_of):
+    answer = quick_answers_of(LakeViews(InMemoryLake(spark.newSession(), dict(views.lake.tables))))
     columns = {"depth_growth": "hours_until_full", "journal_growth": "days_until_full"}
     for name, column in columns.items():
         assert select(answer(name), column, where=f"queue = '{G}'") == [(None,)]
 
 
-def test_a_number_that_was_not_asked_for_is_null_and_not_zero(spark):
+def test_a_number_that_was_not_asked_for_is_null_and_not_zero(spark, quick_answers_of):
     made = history_tables([outgoing(at * MINUTE, 10, 4, key=f"o{at}", eod_no_ack_count=None) for at in range(2)])
     last = {"snapshot_id": "o1", "message_count": None}
     lake = InMemoryLake(spark.newSession(), made | {QUEUE_SNAPSHOTS: rows(QUEUE_SNAPSHOTS, last)})
-    backlog = answers_of(LakeViews(lake))("outgoing_backlog")
+    backlog = quick_answers_of(LakeViews(lake))("outgoing_backlog")
     assert select(backlog, "not_sent", "unacknowledged") == [(None, None)]
     alone = InMemoryLake(spark.newSession(), history_tables([outgoing(0, 10, 4, resends=3)]))
-    resends = answers_of(LakeViews(alone))("resends")
+    resends = quick_answers_of(LakeViews(alone))("resends")
     assert select(resends, "resends", "sent", "share") == [(None, None, None)]
 
 
-def test_answers_name_queues_by_their_canonical_names(spark):
+def test_answers_name_queues_by_their_canonical_names(spark, quick_answers_of):
     """The same as gold, the site and the summary; a journal, dead-letter queue or retry queue follows its queue."""
     raw, canonical = "shop1\\private$\\orders", "shop2\\private$\\orders"
     nack = {"code": 0x8000, "kind": "NACK", "correlation_id": "a1\\asks"}
@@ -658,7 +664,7 @@ def test_answers_name_queues_by_their_canonical_names(spark):
             QUEUE_ALIASES: rows(QUEUE_ALIASES, *aliases),
         },
     )  # fmt: skip
-    answer = answers_of(LakeViews(lake))
+    answer = quick_answers_of(LakeViews(lake))
     named = ("negative_acknowledgements", "acknowledgements_missing", "dead_letters", "comqc_paths", "response_times",
              "failures")  # fmt: skip
     for name in named:
@@ -667,7 +673,7 @@ def test_answers_name_queues_by_their_canonical_names(spark):
         assert repr(canonical)[1:-1] in found, name
 
 
-def test_what_the_lake_contradicts_is_not_called_unread(spark):
+def test_what_the_lake_contradicts_is_not_called_unread(spark, quick_answers_of):
     """Planted: a queue reported empty later, a receive acknowledged on TCP 1801, a message that its component moved."""
     family = [f"srv1\\private$\\app{suffix}" for suffix in ("", "_0", "_1", "_deadqueue")]
     places = [("emptied", QUEUE), ("received", S), ("there", S), ("later", QUEUE), *(("retried", q) for q in family)]
@@ -683,7 +689,7 @@ def test_what_the_lake_contradicts_is_not_called_unread(spark):
         RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, *peeks), MESSAGES: rows(MESSAGES, *headers),
         MESSAGE_TRANSFERS: received,
     }  # fmt: skip
-    answer = answers_of(LakeViews(InMemoryLake(spark.newSession(), history | tables)))
+    answer = quick_answers_of(LakeViews(InMemoryLake(spark.newSession(), history | tables)))
     assert sorted(select(answer("oldest_unread"), "queue", "messages", "message_key")) == [
         (family[-1], 1, "retried"), (QUEUE, 1, "later"), (S, 1, "there"),
     ]  # fmt: skip
