@@ -9,6 +9,7 @@ from importlib import import_module
 import jobs
 from jobs import cli
 from jobs.command_line.parsers import PARSERS, build_parser, list_jobs, module_of
+from jobs.command_line.python_daemon import preload_modules
 from jobs.config import ConfigError
 
 
@@ -53,13 +54,13 @@ def _load_and_run(name: str, job_run: cli.JobRun) -> cli.Outcome:
     PySpark is one for either engine: frames and schemas are PySpark's, also where no Java starts.
     """
     try:
-        module = import_module(module_of(name))
+        preload_modules(module_of(name))
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         raise ConfigError(
             f"the package {package} is not installed: run 'make setup', or install the wheel with its extra [spark]"
         ) from error
-    outcome: cli.Outcome = module.run(job_run)
+    outcome: cli.Outcome = import_module(module_of(name)).run(job_run)
     return outcome
 
 

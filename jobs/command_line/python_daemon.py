@@ -40,12 +40,15 @@ def reduce_garbage_collection() -> None:
 
 
 def preload_modules(*names: str) -> None:
-    """Import the modules that tasks need and hide them from the garbage collector."""
-    for name in names:
-        import_module(name)
+    """Import modules and hide them from the garbage collector, which would look at all of them again and again."""
+    gc.disable()
+    try:
+        for name in names:
+            import_module(name)
+    finally:
+        gc.enable()
     gc.collect()
     gc.freeze()
-    reduce_garbage_collection()
 
 
 def ignore_broken_pipe(print_traceback: Callable[..., None]) -> Callable[..., None]:
@@ -62,5 +65,6 @@ if __name__ == "__main__":
     sys.path[:] = remove_spark_archives(sys.path, os.environ["SPARK_HOME"])
     sys.path_importer_cache.clear()  # it has entries of the archives, which were searched for this module
     preload_modules("pipeline.bronze.capture_tasks", "pyspark.worker")  # before workers are forked
+    reduce_garbage_collection()
     traceback.print_exc = ignore_broken_pipe(traceback.print_exc)
     runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)

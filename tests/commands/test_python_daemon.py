@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
 import zipfile
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyspark
 import pytest
 from pyspark.sql import functions as F
 
-from jobs.command_line.python_daemon import ignore_broken_pipe, remove_spark_archives
+from jobs.command_line.python_daemon import ignore_broken_pipe, preload_modules, remove_spark_archives
 
 THRESHOLD = 700  # Python's default: new objects that start a garbage collection
 SITE = str(Path(pyspark.__file__).parents[1])
@@ -42,6 +43,18 @@ def test_spark_s_archives_go_where_pyspark_is_installed_too(home, tmp_path):
 def test_the_path_stays_where_pyspark_comes_from_its_archive_alone(home):
     path = [str(home / "python/lib/pyspark.zip"), "/nowhere"]
     assert remove_spark_archives(path, str(home)) == path
+
+
+def test_the_garbage_collector_does_not_look_at_preloaded_modules_and_is_on_again_after_them():
+    before = gc.get_freeze_count()
+    try:
+        preload_modules("colorsys")
+        assert gc.get_freeze_count() > before
+        with pytest.raises(ModuleNotFoundError):
+            preload_modules("no_such_module")
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.spark

@@ -244,6 +244,46 @@ def test_files_with_other_columns_are_read_as_if_they_had_all(tmp_path):
         assert sorted(found, key=repr) == sorted(expected, key=repr)
 
 
+def test_a_column_that_no_file_has_is_null_and_has_its_type(tmp_path):
+    schema = pa.schema([("number", pa.int64()), ("text", pa.string()), ("seen_at", pa.timestamp("us", "UTC"))])
+    pq.write_table(pa.table({"number": [1, 2]}), tmp_path / "rows.parquet")
+    given = DataFiles(schema, {LakePath(str(tmp_path / "rows.parquet")): 1})
+    for sql in (
+        "SELECT text, seen_at FROM {rows}",
+        "SELECT upper(text) AS text, max(seen_at) AS seen_at FROM {rows} GROUP BY ALL",
+    ):
+        found = DuckDbSql().answer(sql, {"rows": given.for_query(sql)})
+        assert found.schema == pa.schema([schema.field("text"), schema.field("seen_at")])
+        assert {*found.to_pylist()[0].values()} == {None}
+    sql = "SELECT text FROM {rows}"
+    assert DuckDbSql().answer(sql, {"rows": given.for_query(sql)}).num_rows == 2
+
+
+@pytest.mark.parametrize(
+    ("sql", "where", "names"),
+    [
+        ("SELECT number FROM {rows}", None, ("number",)),
+        ("SELECT number FROM {rows}", "text IS NULL", ("number", "text")),
+        ("SELECT count(*) FROM {rows}", None, ("number",)),
+        ("SELECT rows.* FROM {rows} AS rows", None, ("number", "text", "seen_at")),
+    ],
+)
+def test_a_query_reads_the_columns_that_it_names(sql, where, names):
+    schema = pa.schema([("number", pa.int64()), ("text", pa.string()), ("seen_at", pa.timestamp("us", "UTC"))])
+    assert tuple(DataFiles(schema, {}, where).for_query(sql).column_names) == names
+
+
+def test_the_metadata_of_a_file_is_kept_for_all_queries_while_the_file_is_the_same(tmp_path):
+    engine, file = DuckDbSql(), LakePath(str(tmp_path / "rows.parquet"))
+    found = engine.answer("SELECT current_setting('parquet_metadata_cache') AS is_kept", {})
+    assert found["is_kept"].to_pylist() == [True]
+    for number in range(3):
+        pq.write_table(pa.table({"number": [number]}), tmp_path / "rows.parquet")
+        given = DataFiles(pa.schema([("number", pa.int64())]), {file: 1})
+        found = engine.answer("SELECT min(number) AS least FROM {rows}", {"rows": given})
+        assert found["least"].to_pylist() == [number]
+
+
 def test_the_columns_of_a_file_are_looked_at_once(tmp_path, monkeypatch):
     schema, engine = pa.schema([("number", pa.int64())]), DuckDbSql()
     files = {}

@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from engines import shared_sql
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.queries.inputs import FilteredTable, RowsOfDates, names_all_columns, values_array
+from pipeline.lake.queries.inputs import FilteredTable, RowsOfDates, named_columns, values_array
 from pipeline.lake.schema_enforcement import select_fields
 from schemas.table import Table
 
@@ -50,10 +50,7 @@ class MemoryLake:
     def _given(self, source, sql):
         if isinstance(source, Table):
             rows = self.rows(source)
-            if names_all_columns(sql):
-                return rows
-            named = [name for name in rows.column_names if name in sql]  # planning takes less time without the others
-            return rows.select(named or rows.column_names[:1])
+            return rows.select(named_columns(sql, rows.column_names) or rows.column_names[:1])
         if isinstance(source, FilteredTable):
             return self.query(f"SELECT * FROM {{rows}} WHERE {source.where}", rows=source.table)
         if isinstance(source, RowsOfDates):

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size, task_bytes
 from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.queries.duckdb_sql import DataFiles
+from pipeline.lake.schema_enforcement import select_fields
 from pipeline.lake.storage.log import TableLocations
 from schemas.table import Table
 
@@ -58,7 +59,7 @@ def _parts(rows: pa.Table) -> Iterator[pa.Table]:
 
 def files_to_frame(spark: SparkSession, files: DataFiles, schema: StructType | None = None) -> DataFrame:
     """Return the rows of data files, which Spark reads without asking Delta for them; ``schema``: with comments."""
-    schema = schema or from_arrow_schema(files.schema)
+    schema = schema or from_arrow_schema(select_fields(files.schema, files.column_names))
     if not files.files:
         rows = spark.createDataFrame([], schema).limit(0)  # of which Spark knows the size
     elif any(file.is_remote for file in files.files):

@@ -43,7 +43,7 @@ from pipeline.lake.queries.inputs import (
     RowsOfFiles,
     Values,
     double_braces,
-    names_all_columns,
+    named_columns,
     sql_list,
     values_array,
 )
@@ -156,7 +156,8 @@ class Answers:
     # -- inputs ----------------------------------------------------------------------------------------------------
 
     def _bind(self, sql: str, inputs: Mapping[str, QueryInput]) -> dict[str, Bound]:
-        return {name: self._bound(sql, source) for name, source in inputs.items()}
+        found = {name: self._bound(sql, source) for name, source in inputs.items()}
+        return {name: each.for_query(sql) if isinstance(each, DataFiles) else each for name, each in found.items()}
 
     def _bound(self, sql: str, source: QueryInput) -> Bound:
         """Return what a name in a query stands for: no rows where there is no table."""
@@ -232,7 +233,7 @@ class Answers:
         if isinstance(rows, pa.Table):
             sql = f"SELECT {', '.join(map(quoted_for_duckdb, schema.names))} FROM {{rows}} WHERE {source.where}"
             return self._sql.answer(sql, {"rows": rows}).cast(schema)
-        files = rows._replace(schema=schema, where=source.where)
+        files = rows._replace(names=schema.names, where=source.where)
         if not source.is_shared:
             return files
 
@@ -247,8 +248,7 @@ class Answers:
     def _changes(self, sql: str, source: ChangesSince) -> pa.Table | DataFrame:
         """Return the change feed that a query asks for, without columns that the query does not name."""
         table, since, until = check_feed(*source)
-        takes_all = names_all_columns(sql)
-        columns = tuple(name for name in table.names if takes_all or name in sql)
+        columns = tuple(named_columns(sql, table.names))
         schema = pa.schema([*select_fields(table.schema(), columns), *CHANGE_FIELDS])
         if since >= until:
             return schema.empty_table()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date
 from functools import lru_cache, partial
@@ -21,13 +21,14 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as pads
+import pyarrow.parquet as pq
 
 from pipeline.lake.date_filters import Dates, DateSpan
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.inputs import UnknownSqlError
+from pipeline.lake.queries.inputs import UnknownSqlError, named_columns
 from pipeline.lake.queries.remote_files import remote_dataset
 
-_SETTINGS: Final = ("SET GLOBAL TimeZone = 'UTC'", "SET parquet_metadata_cache = true",
+_SETTINGS: Final = ("SET GLOBAL TimeZone = 'UTC'", "SET GLOBAL parquet_metadata_cache = true",
                     "SET autoinstall_known_extensions = false", "SET GLOBAL dynamic_or_filter_threshold = 1000",
                     "SET GLOBAL default_null_order = 'NULLS_FIRST_ON_ASC_LAST_ON_DESC'")  # fmt: skip
 _MACROS: Final = (
@@ -73,10 +74,10 @@ FROM parquet_schema({files}) GROUP BY file_name"""
 
 
 Result = TypeVar("Result")
-Register: TypeAlias = Callable[[pa.Table | pads.Dataset | pa.Schema], str]
-"""Gives rows a name for a query; a schema: no rows of these columns."""
-ReadFiles: TypeAlias = Callable[[Iterable[LakePath]], Iterable[str]]
-"""Gives SQL of rows that together are those of files of this machine."""
+Register: TypeAlias = Callable[[pa.Table | pads.Dataset], str]
+"""Gives rows a name for a query."""
+ReadFiles: TypeAlias = "Callable[[DataFiles], Sequence[str]]"
+"""Gives queries that together are the rows of files of this machine."""
 
 
 class FileDates(NamedTuple):
@@ -103,13 +104,25 @@ def _may_have_rows_of(dates: Dates) -> Callable[[FileDates], bool]:
 class DataFiles(NamedTuple):
     """The rows of data files, each with its bytes; columns of ``schema`` that files do not have are null.
 
-    ``dates``: those of the files of which they are known. Of files of this machine ``schema`` may have ``FILE_NAME``.
+    ``dates``: those of the files of which they are known. ``names``: the columns that are read, all by default; among
+    them those of ``where``. Of files of this machine ``schema`` may have ``FILE_NAME``.
     """
 
     schema: pa.Schema
     files: Mapping[LakePath, int]
     where: str | None = None
     dates: Mapping[LakePath, FileDates] = {}
+    names: Sequence[str] | None = None
+
+    @property
+    def column_names(self) -> Sequence[str]:
+        """The names of the columns that are read."""
+        return self.schema.names if self.names is None else self.names
+
+    def for_query(self, sql: str) -> DataFiles:
+        """Return the same with the columns that a query names: to plan it takes longer, the more columns there are."""
+        names = self.column_names
+        return self._replace(names=named_columns(f"{sql} {self.where}", names) or names[:1])
 
     def of_dates(self, dates: Dates) -> DataFiles:
         """Return the files that may have rows of some dates (None among them: without one)."""
@@ -121,14 +134,12 @@ class DataFiles(NamedTuple):
 
     def sql(self, register: Register, read: ReadFiles) -> str:
         """Return a query of the rows. DuckDB reads files of this machine; pyarrow reads others, as DuckDB asks."""
-        columns = ", ".join(map(quoted_for_duckdb, self.schema.names))
-        is_remote = any(file.is_remote for file in self.files)
-        given = remote_dataset([*self.files], self.schema) if is_remote else self.schema
-        everything = f"*, {FILE_NAME}" if FILE_NAME in self.schema.names else "*"
-        parts = [f"SELECT * FROM {register(given)}"]
-        parts += () if is_remote else (f"SELECT {everything} FROM {part}" for part in read(self.files))
-        rows = " UNION ALL BY NAME ".join(parts)
-        return f"(SELECT {columns} FROM ({rows})" + ("" if self.where is None else f" WHERE {self.where}") + ")"
+        columns = _column_list(self.column_names)
+        if any(file.is_remote for file in self.files):
+            rows = f"SELECT {columns} FROM {register(remote_dataset([*self.files], self.schema))}"
+        else:
+            rows = " UNION ALL ".join(read(self))
+        return f"({rows})" if self.where is None else f"(SELECT {columns} FROM ({rows}) WHERE {self.where})"
 
 
 Given: TypeAlias = DataFiles | pa.Table | pa.Array | str
@@ -158,6 +169,7 @@ class DuckDbSql:
         self._own_folder: TemporaryDirectory[str] | None = None
         self._without_rows: dict[pa.Schema, str] = {}  # tables by their columns
         self._file_columns: dict[str, str] = {}  # by file, what is equal for files with the same columns
+        self._column_names: dict[str, frozenset[str]] = {}  # by that, the columns
         self._lock = Lock()
         self._with_little_memory = 0  # threads within ``little_memory``
 
@@ -230,10 +242,8 @@ class DuckDbSql:
         cursor = self._cursor()
         count = 0
 
-        def register(rows: pa.Table | pads.Dataset | pa.Schema) -> str:
+        def register(rows: pa.Table | pads.Dataset) -> str:
             nonlocal count
-            if isinstance(rows, pa.Schema):
-                return self._table_without_rows(rows, cursor)
             count += 1
             cursor.register(f"given{count}", rows)
             return f"given{count}"
@@ -258,18 +268,28 @@ class DuckDbSql:
                 self._without_rows[schema] = name
             return self._without_rows[schema]
 
-    def _read_files(self, cursor: duckdb.DuckDBPyConnection, files: Iterable[LakePath]) -> list[str]:
-        """Return SQL of the rows of files, of those with the same columns together.
+    def _read_files(self, cursor: duckdb.DuckDBPyConnection, given: DataFiles) -> list[str]:
+        """Return queries of the rows of files, of those with the same columns together.
 
         Where columns may differ DuckDB would open all files again for each query, to look what they are.
         """
-        names = [file.location for file in files]
-        if new := [name for name in names if name not in self._file_columns]:
+        files, columns = [file.location for file in given.files], given.column_names
+        if new := [file for file in files if file not in self._file_columns]:
             self._file_columns |= dict(cursor.execute(_FILE_COLUMNS_SQL.format(files=_path_literals(new))).fetchall())
         alike: dict[str, list[str]] = {}
-        for name in names:
-            alike.setdefault(self._file_columns[name], []).append(name)
-        return [f"read_parquet({_path_literals(each)})" for each in alike.values()]
+        for file in files:
+            alike.setdefault(self._file_columns[file], []).append(file)
+        queries, has_types = list[str](), bool(alike)
+        for kind, each in alike.items():
+            if kind not in self._column_names:
+                self._column_names[kind] = frozenset((*pq.read_schema(each[0]).names, FILE_NAME))
+            missing = set(columns) - self._column_names[kind]
+            has_types &= not missing
+            queries.append(f"SELECT {_column_list(columns, missing)} FROM read_parquet({_path_literals(each)})")
+        if not has_types:
+            without_rows = self._table_without_rows(given.schema, cursor)
+            queries.append(f"SELECT {_column_list(columns)} FROM {without_rows}")
+        return queries
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:
@@ -283,6 +303,12 @@ class DuckDbSql:
                 for macro in _MACROS:
                     self._connection.execute(f"CREATE MACRO {macro}")
             return self._connection.cursor()
+
+
+def _column_list(names: Iterable[str], missing: Collection[str] = ()) -> str:
+    """Return columns for ``SELECT``, those that are missing as null."""
+    quoted = ((name, quoted_for_duckdb(name)) for name in names)
+    return ", ".join(f"NULL AS {each}" if name in missing else each for name, each in quoted)
 
 
 def _path_literals(paths: Iterable[str]) -> str:

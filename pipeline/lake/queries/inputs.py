@@ -157,9 +157,12 @@ def sql_list(names: Values) -> str:
     return f"({', '.join(spelled) or 'NULL'})"
 
 
-def names_all_columns(sql: str) -> bool:
-    """Whether a query names all columns of some input at once; ``count(*)`` names none."""
-    return _ALL_COLUMNS.search(sql) is not None
+def named_columns(sql: str, names: Sequence[str]) -> Sequence[str]:
+    """Return those of some columns that a query names, all where it names those of some input at once.
+
+    ``count(*)`` names none.
+    """
+    return names if _ALL_COLUMNS.search(sql) else tuple(name for name in names if name in sql)
 
 
 def double_braces(text: str) -> str:
