@@ -108,21 +108,29 @@ def measure(folder: Path, scale: float, days: Iterable[int], options: Sequence[s
     template = stretch.write(folder / "template", template_messages)
     between = stretch.write(folder / "between", template_messages)
     added = stretch.write(folder / "added", int(_ADDED_MESSAGES * scale))
-    path = folder / "lake"
+    path, found = folder / "lake", dict[str, dict[str, Any]]()
     path.mkdir()
-    log_progress("year: an empty lake")
-    found = {"empty": measure_run(path, added, options)}
+
+    def note_run(name: str, after: Sequence[Path] = ()) -> None:
+        """Measure the run on the lake as it is, and log the figures: a later one may fail."""
+        found[name] = measure_run(path, added, options, after=after)
+        figures = ", ".join(f"{value:,.1f} {each}" for each, value in found[name].items())
+        log_progress(f"year: the run, {name}: {figures}")
+
+    note_run("empty")
     run_all(path, template, options=options)
-    begin = time.perf_counter()
+    begin, making = time.perf_counter(), 0.0
     year = YearLake(Lake(LazySession(no_spark, engine="local"), str(path)), files_a_day=int(_FILES_A_DAY * scale))
     year.rest_of_the_newest_hour()
     there = 1
     for last in sorted(days):
         year.days_before(there, last - 1)
         there = max(there, last)
+        making += time.perf_counter() - begin
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        log_progress(f"year: {last} days, {size / 1e9:.2f} GB, made in {time.perf_counter() - begin:.0f} s")
-        found[f"{last} days"] = measure_run(path, added, options, after=between)
+        log_progress(f"year: {last} days, {size / 1e9:.2f} GB, made in {making:.0f} s")
+        note_run(f"{last} days", after=between)
+        begin = time.perf_counter()
     return found
 
 

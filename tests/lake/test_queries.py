@@ -377,6 +377,23 @@ def test_values_that_little_memory_is_too_little_for_are_read_with_more():
         engine.with_enough_memory(lambda: raise_error(OSError("no such file")))
 
 
+def test_a_query_that_all_memory_is_too_little_for_has_what_duckdb_takes_of_a_machine(monkeypatch):
+    monkeypatch.setattr("pipeline.lake.queries.duckdb_sql._MEMORY_MB", 300)
+    engine = DuckDbSql()
+    engine._cursor().execute("SET threads = 1")
+    sql = "SELECT repeat(text, 20_000_000) AS text FROM {rows}"
+
+    def ask():
+        with engine.read_answer(sql, {"rows": pa.table({"text": [*map(str, range(20))]})}) as batches:
+            return sum(map(len, batches))
+
+    with engine.little_memory():
+        with pytest.raises((duckdb.OutOfMemoryException, OSError), match="Out of Memory"):
+            ask()
+        assert engine.with_enough_memory(ask) == 20
+    assert engine.answer("SELECT current_setting('memory_limit') AS most", {})["most"].to_pylist() == ["300.0 MiB"]
+
+
 def test_queries_are_asked_also_where_their_memory_cannot_be_less(monkeypatch):
     engine, asked = DuckDbSql(), []
 

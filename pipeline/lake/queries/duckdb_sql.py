@@ -172,6 +172,7 @@ class DuckDbSql:
         self._column_names: dict[str, frozenset[str]] = {}  # by that, the columns
         self._lock = Lock()
         self._with_little_memory = 0  # threads within ``little_memory``
+        self._alone = Lock()  # of a query with more memory than others
 
     def answer(self, sql: str, of: Mapping[str, Given]) -> pa.Table:
         """Return the answer to a query, in which names in braces stand for what is given; UnknownSqlError."""
@@ -223,18 +224,29 @@ class DuckDbSql:
             return self._with_little_memory
 
     def with_enough_memory(self, ask: Callable[[], Result]) -> Result:
-        """Return what asking gives; where little memory is too little, for very long values, once more with all."""
+        """Return what asking gives.
+
+        Where little memory is too little, as for very long values, it is asked once more with all that queries have;
+        where that is too little too, as for joins of very many rows beside one another, alone with what DuckDB takes
+        of a machine.
+        """
         try:
             return ask()
         except (duckdb.OutOfMemoryException, OSError) as error:
-            if "Out of Memory" not in str(error):
-                raise
+            _raise_others(error)
         self._limit_memory(_MEMORY_MB)
-        return ask()
+        try:
+            return ask()
+        except (duckdb.OutOfMemoryException, OSError) as error:
+            _raise_others(error)
+        with self._alone:
+            self._limit_memory(None)
+            return ask()
 
-    def _limit_memory(self, megabytes: int) -> None:
+    def _limit_memory(self, megabytes: int | None) -> None:
+        """Limit the memory of all queries; None: to DuckDB's own limit, four fifths of the machine's."""
         with self._cursor() as cursor:
-            cursor.execute(f"SET memory_limit = '{megabytes}MiB'")
+            cursor.execute("RESET memory_limit" if megabytes is None else f"SET memory_limit = '{megabytes}MiB'")
 
     @contextmanager
     def _asked(self, sql: str, of: Mapping[str, Given]) -> Iterator[duckdb.DuckDBPyRelation]:
@@ -303,6 +315,12 @@ class DuckDbSql:
                 for macro in _MACROS:
                     self._connection.execute(f"CREATE MACRO {macro}")
             return self._connection.cursor()
+
+
+def _raise_others(error: Exception) -> None:
+    """Raise an error that is not one of too little memory."""
+    if "Out of Memory" not in str(error):
+        raise error
 
 
 def _column_list(names: Iterable[str], missing: Collection[str] = ()) -> str:
