@@ -17,11 +17,11 @@ from pipeline.attempts.changed_rows import WITHOUT_BIND_SQL
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE
 from pipeline.attempts.server_slices import CONVERSATION_SQL, SLICE_SQL, slice_digits
 from pipeline.findings.inputs import MESSAGE_INPUT, RPC_CONNECTION_INPUT, InputQuery
+from pipeline.lake.date_filters import Dates
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import BoundQuery, QueryInput
+from pipeline.lake.queries.inputs import BoundQuery, QueryInput, RowsOfDates
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
-from schemas.table import Table
 
 IS_OWN: Final = "is_own"
 IS_FIRST: Final = "is_first"
@@ -48,14 +48,14 @@ SELECT {{names}}, _server AS server_address, slice
 FROM found JOIN places ON places.server_address IS NOT DISTINCT FROM found._server WHERE _is_opening"""
 _WHOLE_ROWS: Final = f"WITH {_FOUND} SELECT {{names}}, _server AS server_address, '' AS slice FROM found"
 _BY_CALL: Final = f"""WITH {_SLICES} calls AS (
-  SELECT call_key, connection_id, server_address FROM {{{{calls}}}}
+  SELECT call_key, connection_id, server_address FROM {{{{calls}}}} WHERE {{where}}
 )
 SELECT {{columns}}, calls.server_address, coalesce(slice, '') AS slice FROM {{{{rows}}}} AS found
 JOIN calls ON calls.call_key = found.call_key
 LEFT JOIN slices ON slices.connection_id = calls.connection_id"""
 _WHOLE_BY_CALL: Final = """
 SELECT {columns}, calls.server_address, '' AS slice FROM {{rows}} AS found
-JOIN (SELECT call_key, server_address FROM {{calls}}) AS calls ON calls.call_key = found.call_key"""
+JOIN (SELECT call_key, server_address FROM {{calls}} WHERE {where}) AS calls ON calls.call_key = found.call_key"""
 _CONNECTIONS: Final = f"""WITH {_SLICES} found AS (
   SELECT {{columns}} FROM {{{{connections}}}} WHERE {{where}}
 ), opening AS (
@@ -101,14 +101,15 @@ class SlicedInputs(NamedTuple):
         }
         return self._bound(_ROWS, _WHOLE_ROWS, texts, {"rows": query.table, **inputs})
 
-    def messages(self) -> BoundQuery:
-        """Return the query for all messages."""
+    def messages(self, where: str = "TRUE", dates: Dates | None = None, /, **inputs: QueryInput) -> BoundQuery:
+        """Return the query for the messages of calls that meet a condition, on some dates, or on all (None)."""
         columns = ", ".join(f"found.{name}" for name in MESSAGE_INPUT.columns)
-        return self._by_call(columns, MESSAGE_INPUT.table, REMOTE_READ_CALLS)
+        rows, calls = (RowsOfDates(table, dates) for table in (MESSAGE_INPUT.table, REMOTE_READ_CALLS))
+        return self._by_call(columns, where, {"rows": rows, "calls": calls, **inputs})
 
     def changed(self, calls: pa.Table) -> BoundQuery:
         """Return the query for rows of calls; the calls have ``call_key``."""
-        return self._by_call("found.*", calls, RPC_CALLS)
+        return self._by_call("found.*", "TRUE", {"rows": calls, "calls": RPC_CALLS})
 
     def connections(self, where: str = "TRUE", /, **inputs: QueryInput) -> BoundQuery:
         """Return the query for connections that meet a condition: whether it ``IS_OWN``, and the slice ``IS_FIRST``."""
@@ -116,8 +117,8 @@ class SlicedInputs(NamedTuple):
         texts = {"columns": columns, "where": here}
         return self._bound(_CONNECTIONS, _WHOLE_CONNECTIONS, texts, {"calls": RPC_CALLS, **inputs})
 
-    def _by_call(self, columns: str, rows: QueryInput, calls: Table) -> BoundQuery:
-        return self._bound(_BY_CALL, _WHOLE_BY_CALL, {"columns": columns}, {"rows": rows, "calls": calls})
+    def _by_call(self, columns: str, where: str, inputs: Mapping[str, QueryInput]) -> BoundQuery:
+        return self._bound(_BY_CALL, _WHOLE_BY_CALL, {"columns": columns, "where": where}, inputs)
 
     def _bound(self, sql: str, whole: str, texts: Mapping[str, str], inputs: Mapping[str, QueryInput]) -> BoundQuery:
         """Return a query for slices; ``whole`` is the same for servers that have one slice each."""

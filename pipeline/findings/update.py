@@ -65,6 +65,7 @@ from pipeline.findings.queue_inputs import AffectedQueues, QueueFindings
 from pipeline.findings.rules.queue_facts import DEFAULT_LIMITS, QueueRuleLimits
 from pipeline.findings.rules.versions import CALL_RULES
 from pipeline.findings.sliced_inputs import IS_FIRST, IS_OWN, SlicedInputs
+from pipeline.lake.date_filters import Dates
 from pipeline.lake.incremental import (
     CODE_VERSION,
     DerivedTable,
@@ -241,7 +242,7 @@ class _FindingsUpdate:
             if (pc.sum(ours["calls"]).as_py() or 0) + len(ours) <= _MAX_CALLS_IN_MEMORY:
                 rows, current = self._evaluate_in_memory(affected, servers, ours)
             else:
-                rows, current = self._evaluate_by_server(affected)
+                rows, current = self._evaluate_by_server(affected, connection_dates(ours))
         kept = affected.unaffected_findings(lookback.stored_findings)
         rows = pa.concat_tables([rows, lookback.findings, kept])
         current = pa.concat_tables([current, lookback.stored_findings])
@@ -304,9 +305,9 @@ class _FindingsUpdate:
         rows = evaluate.evaluate_calls(facts, only_connections=only, contexts=servers.contexts)
         return pa.concat_tables([rows, affected.unaffected_findings(found["current"])]), found["current"]
 
-    def _evaluate_by_server(self, affected: AffectedAssociations) -> tuple[pa.Table, pa.Table]:
-        """Return the same, evaluated server by server."""
-        rows = self.lake.map_few_groups(self._findings_of_calls(affected)).cast(FINDINGS_SCHEMA)
+    def _evaluate_by_server(self, affected: AffectedAssociations, dates: Dates | None) -> tuple[pa.Table, pa.Table]:
+        """Return the same, evaluated server by server; ``dates``: those of the calls on affected connections."""
+        rows = self.lake.map_few_groups(self._findings_of_calls(affected, dates)).cast(FINDINGS_SCHEMA)
         current = self._current_findings(affected)
         return pa.concat_tables([rows, affected.unaffected_findings(current)]), current
 
@@ -348,8 +349,8 @@ class _FindingsUpdate:
         columns = ("call_key", *stub_column_expressions(stubs_kept=self.stubs))
         return InputQuery(RPC_CALLS, columns, f"interface_name = '{QMMGMT_NAME}'")
 
-    def _findings_of_calls(self, affected: AffectedAssociations | None) -> GroupedQuery:
-        """Return the query for the findings of what is affected, or of all calls."""
+    def _findings_of_calls(self, affected: AffectedAssociations | None, dates: Dates | None = None) -> GroupedQuery:
+        """Return the query for the findings of what is affected, or of all calls; ``dates``: of the messages read."""
         where: dict[str, str] = {}
         inputs: dict[str, Values] = {}
         queries, changed = self._inputs, None if affected is None else affected.calls
@@ -362,7 +363,7 @@ class _FindingsUpdate:
         slices = SlicedInputs.of(self.lake)
         parts = {name: slices.rows(query, where.get(name, "TRUE"), **inputs) for name, query in queries.items()}
         parts["connections"] = slices.connections(where.get("connections", "TRUE"), **inputs)
-        parts["messages"] = slices.messages()
+        parts["messages"] = slices.messages(where.get("binds", "TRUE"), dates, **inputs)
         if changed is not None:
             parts["managed"] = slices.rows(self._management_stubs, "connection_id IN {names}", **inputs)
             parts["changed"] = slices.changed(changed.rows)
