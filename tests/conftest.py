@@ -90,7 +90,7 @@ def pytest_configure(config):
         use_all_examples()
     # A busy machine is no fault of the code. Property tests without a number of their own try that of Hypothesis.
     few_or_all = examples(settings().max_examples)
-    settings.register_profile("this project", deadline=None, derandomize=False, max_examples=few_or_all)
+    settings.register_profile("this project", deadline=None, derandomize=True, max_examples=few_or_all)
     settings.load_profile("this project")
 
 
