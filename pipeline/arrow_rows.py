@@ -18,6 +18,11 @@ STAGED_ROWS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False
 NO_TEXTS: Final[pa.Array] = pa.array([], pa.string())
 
 
+def no_texts() -> pa.Array:
+    """Return ``NO_TEXTS``, for fields of dataclasses, which take no array as their default."""
+    return NO_TEXTS
+
+
 def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """Return dictionaries as an Arrow table with a schema; other keys are left out."""
     return columns_to_table({name: [row[name] for row in rows] for name in schema.names}, schema)

@@ -32,7 +32,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import NO_TEXTS, distinct_texts, is_in, unique_rows
+from pipeline.arrow_rows import NO_TEXTS, distinct_texts, is_in, no_texts, unique_rows
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.attempt_rows import CONNECTION_DEFAULTS, CONNECTION_FIELDS
 from pipeline.attempts.calls.associations import RpcConnection, group_into_associations
@@ -101,15 +101,15 @@ class RecomputeScope:
     the connections on which they are opened, closed and cancelled are among the rows.
     """
 
-    connections: pa.Array = field(default_factory=lambda: NO_TEXTS)
-    ongoing_connections: pa.Array = field(default_factory=lambda: NO_TEXTS)
+    connections: pa.Array = field(default_factory=no_texts)
+    ongoing_connections: pa.Array = field(default_factory=no_texts)
     dates: frozenset[date | None] = frozenset()
     connection_rows: pa.Table = field(default_factory=lambda: pa.table({"connection_id": [], "server_address": []}))
     call_count: int = 0
-    cancelled_requests: pa.Array = field(default_factory=lambda: NO_TEXTS)
+    cancelled_requests: pa.Array = field(default_factory=no_texts)
     numbered: frozenset[str] = frozenset()
-    changed_keys: pa.Array = field(default_factory=lambda: NO_TEXTS)
-    changed_calls: pa.Array = field(default_factory=lambda: NO_TEXTS)
+    changed_keys: pa.Array = field(default_factory=no_texts)
+    changed_calls: pa.Array = field(default_factory=no_texts)
 
     def __bool__(self) -> bool:
         return bool(len(self.connections) or len(self.changed_keys))

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from pipeline.arrow_rows import NO_TEXTS
+from pipeline.arrow_rows import no_texts
 from pipeline.lake.staging_files import Batches
 
 
@@ -28,7 +28,7 @@ class RowObserver(Protocol):
 class RemovedCalls:
     """Calls that a commit of ``bronze.rpc_calls`` deleted or changed, and the event dates of their rows in silver."""
 
-    call_keys: pa.Array = field(default_factory=lambda: NO_TEXTS)
+    call_keys: pa.Array = field(default_factory=no_texts)
     silver_dates: frozenset[date | None] = frozenset()
 
 

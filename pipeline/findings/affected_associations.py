@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import NO_TEXTS, distinct_texts, is_in, times_to_us
+from pipeline.arrow_rows import distinct_texts, is_in, no_texts, times_to_us
 from pipeline.attempts.affected_scope import MIN_CALLS_FOR_KEYS, select_ongoing
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL
 from pipeline.attempts.calls.decoded_call import CLOCK_TOLERANCE_US
@@ -79,7 +79,7 @@ class AffectedAssociations:
     otherwise than by gaining calls.
     """
 
-    connections: pa.Array = field(default_factory=lambda: NO_TEXTS)
+    connections: pa.Array = field(default_factory=no_texts)
     servers: set[str] = field(default_factory=set)
     association_groups: pa.Table = field(default_factory=_GROUPS_SCHEMA.empty_table)
     calls: ChangedCalls | None = None
@@ -87,7 +87,7 @@ class AffectedAssociations:
     servers_with_changed_move_targets: set[str] = field(default_factory=set)
     new_version_calls: dict[str, set[str] | None] = field(default_factory=dict)
     connection_images: list[dict[str, Any]] = field(default_factory=list)
-    updated_connections: pa.Array = field(default_factory=lambda: NO_TEXTS)
+    updated_connections: pa.Array = field(default_factory=no_texts)
 
     def add_changes(self, rows: pa.Table) -> None:
         """Add the answer to ``changed_connections_query``."""

@@ -43,6 +43,7 @@ from pipeline.findings.columns.captured_rows import captured_calls, plain_column
 from pipeline.findings.columns.joined_calls import add_columns
 from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, EvaluationInput
+from pipeline.findings.hops.hop_findings import HOP_SCOPE
 from pipeline.findings.inputs import (
     BIND_INPUT,
     CLIENT_CALL_INPUT,
@@ -64,7 +65,9 @@ from pipeline.findings.lookback import LookbackResult, evaluate_ongoing_associat
 from pipeline.findings.queue_inputs import AffectedQueues, QueueFindings
 from pipeline.findings.rules.queue_facts import DEFAULT_LIMITS, QueueRuleLimits
 from pipeline.findings.rules.versions import CALL_RULES
+from pipeline.findings.session_findings import SESSION_SCOPE
 from pipeline.findings.sliced_inputs import IS_FIRST, IS_OWN, SlicedInputs
+from pipeline.findings.update_reported_sequences import SEQUENCE_SCOPE
 from pipeline.lake.date_filters import Dates
 from pipeline.lake.incremental import (
     CODE_VERSION,
@@ -87,7 +90,7 @@ from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_
 _FOLLOWED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
 _FINDINGS: Final = DerivedTable(
     FINDINGS, (*_FOLLOWED, HOSTS, *queue_inputs.SOURCE_TABLES), code_version=CALL_RULES,
-    needs=(RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS), rows="scope NOT IN ('session', 'hop', 'sequence')",
+    needs=(RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS), rows=f"scope NOT IN {(SESSION_SCOPE, HOP_SCOPE, SEQUENCE_SCOPE)}",
 )  # fmt: skip
 _MAX_CALLS_IN_MEMORY: Final = 200_000  # calls and connections; more of them are evaluated server by server, in tasks
 _MAX_CALLS_IN_TASK: Final = 300_000  # in the memory of a task; more of one association are in files
@@ -359,11 +362,12 @@ class _FindingsUpdate:
         if affected is not None:
             where = dict.fromkeys(_CALL_PARTS, _AFFECTED_CALLS)
             where |= {"connections": "server_address IN {servers}", "binds": "connection_id IN {names}"}
+            where["messages"] = where["binds"]
             inputs = {"names": affected.connections, "servers": affected.servers}
         slices = SlicedInputs.of(self.lake)
         parts = {name: slices.rows(query, where.get(name, "TRUE"), **inputs) for name, query in queries.items()}
         parts["connections"] = slices.connections(where.get("connections", "TRUE"), **inputs)
-        parts["messages"] = slices.messages(where.get("binds", "TRUE"), dates, **inputs)
+        parts["messages"] = slices.messages(where.get("messages", "TRUE"), dates, **inputs)
         if changed is not None:
             parts["managed"] = slices.rows(self._management_stubs, "connection_id IN {names}", **inputs)
             parts["changed"] = slices.changed(changed.rows)

@@ -33,14 +33,16 @@ from udfs.rows import RowDict, RowMapping
 from udfs.times import DAY_US
 
 SEQUENCE_SCOPE: Final = "sequence"
+_IS_REPORTED: Final = f"scope = '{SEQUENCE_SCOPE}'"
 _INPUTS: Final = {
     EOD_TRANSFERS: "sequence_id",
     EOD_SOURCES: "sequence_id",
     TRANSFER_SEQUENCES: "transaction_sequence_id",
 }
 _FINDINGS: Final = DerivedTable(
-    FINDINGS, tuple(_INPUTS), code_version=SEQUENCE_RULES, needs=(TRANSFER_SEQUENCES,), part="reported sequences"
-)
+    FINDINGS, tuple(_INPUTS), code_version=SEQUENCE_RULES, needs=(TRANSFER_SEQUENCES,), part="reported sequences",
+    rows=_IS_REPORTED,
+)  # fmt: skip
 _SENDER_REPORTS: Final = """
 SELECT snapshot_id, queue, queue_manager, observed_at, CAST(sequence_id AS string) AS id, next_number,
   first_unacked_number
@@ -77,7 +79,7 @@ def update(lake: Lake, run_id: str) -> int:
     step = _FINDINGS.begin(lake, also={"names": names})
     if step is None or not step.exists(EOD_TRANSFERS, EOD_SOURCES):
         return 0
-    current = lake.select(FINDINGS, f"scope = '{SEQUENCE_SCOPE}'")  # few
+    current = lake.select(FINDINGS, _IS_REPORTED)  # few
 
     def find_affected() -> set[str]:
         snapshots = {name for evidence in current["evidence"].to_pylist() for name in evidence}

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from decimal import Decimal
 from itertools import permutations
 from pathlib import Path
+from threading import Event, Thread
 
 import duckdb
 import pyarrow as pa
@@ -392,6 +393,31 @@ def test_a_query_that_all_memory_is_too_little_for_has_what_duckdb_takes_of_a_ma
             ask()
         assert engine.with_enough_memory(ask) == 20
     assert engine.answer("SELECT current_setting('memory_limit') AS most", {})["most"].to_pylist() == ["300.0 MiB"]
+
+
+def test_a_query_keeps_the_memory_of_a_machine_while_another_one_needs_more_than_little(monkeypatch):
+    engine, asked = DuckDbSql(), []
+    monkeypatch.setattr(engine, "_limit_memory", asked.append)
+    has_begun = Event()
+
+    def need_more():
+        if not has_begun.is_set():
+            has_begun.set()
+            raise OSError("Out of Memory")
+
+    other = Thread(target=lambda: engine.with_enough_memory(need_more))
+
+    def ask():
+        if asked[-1:] != [None]:
+            raise OSError("Out of Memory")
+        other.start()
+        has_begun.wait()
+        other.join(0.2)
+        return asked[-1]
+
+    assert engine.with_enough_memory(ask) is None
+    other.join()
+    assert asked == [2048, None, 2048, 2048]
 
 
 def test_queries_are_asked_also_where_their_memory_cannot_be_less(monkeypatch):

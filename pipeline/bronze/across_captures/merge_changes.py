@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import NO_TEXTS, distinct_texts
+from pipeline.arrow_rows import distinct_texts, no_texts
 from pipeline.bronze.across_captures.four_tuples import FOUR_TUPLE
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import RowsOfFiles
@@ -70,10 +70,6 @@ REBUILT_CALLS_SCHEMA, REBUILT_PACKETS_SCHEMA = (
 _SAME_FOR_ALL: Final = {"folder", "limits", "steps"}
 
 
-def _no_keys() -> pa.Array:
-    return NO_TEXTS
-
-
 @dataclass(slots=True)
 class MergeChanges:
     """What merging changes in the tables and in the staging files of a run.
@@ -111,15 +107,15 @@ class MergeChanges:
     rebuilt_calls: pa.Table = field(default_factory=REBUILT_CALLS_SCHEMA.empty_table)
     rebuilt_packets: pa.Table = field(default_factory=REBUILT_PACKETS_SCHEMA.empty_table)
     packet_counts: pa.Table = field(default_factory=PACKET_COUNTS_SCHEMA.empty_table)
-    previous_connection_ids: pa.Array = field(default_factory=_no_keys)
-    replaced_call_keys: pa.Array = field(default_factory=_no_keys)
-    unchanged_call_keys: pa.Array = field(default_factory=_no_keys)
-    replaced_quarantine_keys: pa.Array = field(default_factory=_no_keys)
-    replaced_packet_keys: pa.Array = field(default_factory=_no_keys)
-    overlapping_connections: pa.Array = field(default_factory=_no_keys)
-    shared_sessions: pa.Array = field(default_factory=_no_keys)
-    updated_remainders: pa.Array = field(default_factory=_no_keys)
-    unmergeable: pa.Array = field(default_factory=_no_keys)
+    previous_connection_ids: pa.Array = field(default_factory=no_texts)
+    replaced_call_keys: pa.Array = field(default_factory=no_texts)
+    unchanged_call_keys: pa.Array = field(default_factory=no_texts)
+    replaced_quarantine_keys: pa.Array = field(default_factory=no_texts)
+    replaced_packet_keys: pa.Array = field(default_factory=no_texts)
+    overlapping_connections: pa.Array = field(default_factory=no_texts)
+    shared_sessions: pa.Array = field(default_factory=no_texts)
+    updated_remainders: pa.Array = field(default_factory=no_texts)
+    unmergeable: pa.Array = field(default_factory=no_texts)
     dates: Dates = field(default_factory=set)
     affects_stored_rows: bool = False
     failures: dict[str, str] = field(default_factory=dict)

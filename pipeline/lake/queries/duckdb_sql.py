@@ -172,7 +172,7 @@ class DuckDbSql:
         self._column_names: dict[str, frozenset[str]] = {}  # by that, the columns
         self._lock = Lock()
         self._with_little_memory = 0  # threads within ``little_memory``
-        self._alone = Lock()  # of a query with more memory than others
+        self._alone = Lock()  # held by a query that has more memory than others
 
     def answer(self, sql: str, of: Mapping[str, Given]) -> pa.Table:
         """Return the answer to a query, in which names in braces stand for what is given; UnknownSqlError."""
@@ -210,13 +210,12 @@ class DuckDbSql:
         if self._count_little_memory(1) == 1:
             with self._cursor() as cursor:
                 threads = cursor.execute("SELECT current_setting('threads')").fetchall()[0][0]
-            with suppress(duckdb.OutOfMemoryException):  # where other queries use more now
-                self._limit_memory(min(max(2, threads) * _LITTLE_MEMORY_MB, _MEMORY_MB))
+            self._lower_memory(min(max(2, threads) * _LITTLE_MEMORY_MB, _MEMORY_MB))
         try:
             yield
         finally:
             if not self._count_little_memory(-1):
-                self._limit_memory(_MEMORY_MB)
+                self._lower_memory(_MEMORY_MB)
 
     def _count_little_memory(self, more: int) -> int:
         with self._lock:
@@ -227,21 +226,30 @@ class DuckDbSql:
         """Return what asking gives.
 
         Where little memory is too little, as for very long values, it is asked once more with all that queries have;
-        where that is too little too, as for joins of very many rows beside one another, alone with what DuckDB takes
-        of a machine.
+        where that is too little too, as for joins of very many rows beside one another, with what DuckDB takes of a
+        machine. One query at a time has so much; those that need more than little memory wait for it.
         """
         try:
             return ask()
         except (duckdb.OutOfMemoryException, OSError) as error:
             _raise_others(error)
-        self._limit_memory(_MEMORY_MB)
+        with self._alone:
+            self._limit_memory(_MEMORY_MB)
         try:
             return ask()
         except (duckdb.OutOfMemoryException, OSError) as error:
             _raise_others(error)
         with self._alone:
             self._limit_memory(None)
-            return ask()
+            try:
+                return ask()
+            finally:
+                self._lower_memory(_MEMORY_MB)
+
+    def _lower_memory(self, megabytes: int) -> None:
+        """Limit the memory of all queries, unless they use more now."""
+        with suppress(duckdb.OutOfMemoryException):
+            self._limit_memory(megabytes)
 
     def _limit_memory(self, megabytes: int | None) -> None:
         """Limit the memory of all queries; None: to DuckDB's own limit, four fifths of the machine's."""
