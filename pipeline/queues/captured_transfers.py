@@ -48,15 +48,16 @@ WITH images AS (
   SELECT connection_id, client_address, server_address, unix_micros(first_packet_at) AS begins,
     coalesce(missing_bytes = 0, FALSE) AS whole,
     CASE WHEN {_IS_BEFORE} THEN unix_micros(last_packet_at) END AS ended,
-    CASE WHEN NOT {_IS_BEFORE} THEN unix_micros(last_packet_at) END AS ends
+    CASE WHEN NOT {_IS_BEFORE} THEN unix_micros(last_packet_at) END AS ends,
+    NOT {_IS_BEFORE} AS is_after, _commit_version AS version
   FROM {{feed}} WHERE kind = 'binary_protocol' AND first_packet_at IS NOT NULL
 )
-SELECT client_address, server_address, bool_and(is_gone) AS is_gone, min(since) AS since FROM (
+SELECT client_address, server_address, bool_or(is_gone) AND NOT bool_or(stays) AS is_gone, min(since) AS since FROM (
   SELECT client_address, server_address, count(ended) > count(ends) AS is_gone, CASE
     WHEN NOT bool_or(whole) THEN NULL
     WHEN bool_and(whole) AND count(ended) = count(ends) AND min(begins) = max(begins) AND max(ended) <= min(ends)
       THEN min(ended)
-    ELSE min(begins) END AS since
+    ELSE min(begins) END AS since, max_by(is_after, struct(version, is_after)) AS stays
   FROM images GROUP BY connection_id, client_address, server_address
 ) GROUP BY client_address, server_address"""
 # The same of changed captures, by server; ``is_gone``: a part of their time is, too.

@@ -4,7 +4,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engines import shared_sql
@@ -99,8 +99,9 @@ class Feeds:
     def rows(self, table, sql):
         if table not in self.changes:
             return []
-        schema = pa.schema([*table.schema(), pa.field("_change_type", pa.string())])
-        rows = [{"_change_type": kind, **row} for kind, row in self.changes[table]]
+        of_feed = [("_change_type", pa.string()), ("_commit_version", pa.int64())]
+        schema = pa.schema([*table.schema(), *of_feed])
+        rows = [{"_change_type": kind, "_commit_version": version, **row} for version, kind, row in self.changes[table]]
         return shared_sql().answer(sql, {"feed": pa.Table.from_pylist(rows, schema)}).to_pylist()
 
 
@@ -135,19 +136,31 @@ def as_rows(table, rows):
     return whole
 
 
+def session_at(server):
+    return {
+        "kind": "binary_protocol", "client_address": SENDER, "server_address": server, "first_packet_at": 0,
+        "lasts": 0, "missing_bytes": 0,
+    }  # fmt: skip
+
+
+CAME_AND_WENT = [("connections", 0, None), ("connections", 2, session_at(OTHER)), ("connections", 2, None)]
+
+
 @given(st.lists(RUN, min_size=1, max_size=6))
+@example([([], {"sender"}), ([("connections", 0, session_at(OTHER))], set()), (CAME_AND_WENT, set())])
 @settings(max_examples=examples(50), deadline=None)
 def test_what_is_read_since_a_change_is_what_all_captures_and_connections_show(runs):
     there, known, machines = {table: {} for table in TABLES.values()}, NOT_CAPTURED, set()
     for steps, new in runs:
         changes = {}
-        for table, name, change in ((TABLES[table], *step) for table, *step in steps):
+        for version, (of, name, change) in enumerate(steps):
+            table = TABLES[of]
             before, now = there[table].pop(name, None), change
             if isinstance(change, int):  # it goes on
                 now = before and before | {"lasts": before["lasts"] + change}
             for kind, row in (("delete", before), ("insert", now)):
                 if row is not None:
-                    changes.setdefault(table, []).append((kind, *as_rows(table, [(name, row)])))
+                    changes.setdefault(table, []).append((version, kind, *as_rows(table, [(name, row)])))
             if now is not None:
                 there[table][name] = now
         machines |= new
@@ -172,8 +185,8 @@ def test_of_captures_that_follow_only_the_last_ones_are_read(monkeypatch):
     lakes = [MemoryLake({table: pa.Table.from_pylist(rows, table.schema()) for table, rows in each.items()})
              for each in (before, now)]  # fmt: skip
     known = read_captured_transfers(lakes[0], NAMES, {"sender"})
-    changes = {CAPTURE_FILES: [("insert", now[CAPTURE_FILES][-1])]}
-    changes[CONNECTIONS] = [("update_preimage", *before[CONNECTIONS]), ("update_postimage", *now[CONNECTIONS])]
+    changes = {CAPTURE_FILES: [(1, "insert", now[CAPTURE_FILES][-1])]}
+    changes[CONNECTIONS] = [(1, "update_preimage", *before[CONNECTIONS]), (1, "update_postimage", *now[CONNECTIONS])]
     asked = []
     spans = captured_transfers._read_spans
     monkeypatch.setattr(captured_transfers, "_read_spans", lambda *given: asked.append(given[-1]) or spans(*given))
