@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
+from pipeline.arrow_rows import epoch_day, is_in, rows_to_table, table_to_rows
 from pipeline.findings.hops.cloned_machines import HandshakeRequest, find_clones
 from pipeline.findings.rules.registry import ALL_RULES, hop_rule
 from pipeline.lake.lake import Lake
@@ -30,6 +30,7 @@ from pipeline.transfers.sequences.sequence_inputs import CLOCK_SLACK_US
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SESSION_PACKETS, SESSIONS
+from schemas.table import Table
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.array_types import Bools
 from udfs.codes import MQMSG_CLASS_ACK_RECEIVE, NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
@@ -81,14 +82,14 @@ SELECT a.*, coalesce(t.hop_key, a.receiver_address || ' ' || a.sender_address) A
 class _SeriesSpans(NamedTuple):
     """From when to when changed sessions carried packets of some series: ``name``, ``since``, ``until``, microseconds.
 
-    ``first_at``: the earliest time of all.
+    There is one row for each series. ``first_at``: the earliest time of all.
     """
 
     rows: pa.Table
     first_at: int
 
     def near_sql(self, name: str, at: str, before_s: int, after_s: int) -> str:
-        """Return the SQL condition of rows with the name of a series, at a time within so many seconds of a span.
+        """Return the SQL condition of rows with the name of a series, at a time within so many seconds of its span.
 
         ``{spans}`` stands for ``rows``.
         """
@@ -125,8 +126,7 @@ class HopFacts:
 
     def query(self, sql: str, **inputs: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - inputs of a query
         """Return the answer to a query over tables of silver and of transfers; times are microseconds."""
-        named = {name: each for name, each in (_TABLES | inputs).items() if f"{{{name}}}" in sql}
-        return table_to_rows(self.lake.query(sql, **named))
+        return table_to_rows(self.lake.query(sql, **_tables_in(sql), **inputs))
 
     def in_order(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows whose packet was certainly sent after the packet ``before``."""
@@ -176,10 +176,21 @@ class HopFacts:
         of_sessions = f"name IS NOT NULL AND `at` >= {since} AND connection_id IN {{names}}"
         sql = f"""
 SELECT name, unix_micros(min(`at`)) AS since, unix_micros(max(`at`)) AS until FROM ({packets}) AS packets
-WHERE {of_sessions} GROUP BY name, connection_id"""
-        named = {name: each for name, each in _TABLES.items() if f"{{{name}}}" in sql}
-        rows = self.lake.query(sql, names=self.connections, **named)
+WHERE {of_sessions} GROUP BY name"""
+        rows = self.lake.query(sql, names=self.connections, **_tables_in(sql))
         return _SeriesSpans(rows, pc.min(rows["since"]).as_py()) if rows.num_rows else None
+
+    def spans_with_falls(
+        self, packets: str, spans: _SeriesSpans, *, number: str, within: str, at: str
+    ) -> _SeriesSpans | None:
+        """Return the spans of the series in which a number falls, if only among packets of several hops; None if none.
+
+        They are few, so that only their packets are read with all columns. ``packets`` is a query for the ``name`` of
+        the series and the columns of the other parameters, which are those of ``falling``.
+        """
+        sql = f"SELECT DISTINCT name FROM ({self._with_highest(packets, number, within, at)}) WHERE {number} < highest"
+        falls = self.lake.query(sql, spans=spans.rows, **_tables_in(packets))["name"].to_pylist()
+        return spans._replace(rows=spans.rows.filter(is_in(spans.rows, "name", falls))) if falls else None
 
     def falling(
         self, packets: str, spans: _SeriesSpans, *, number: str, within: str, name: str, at: str
@@ -189,20 +200,28 @@ WHERE {of_sessions} GROUP BY name, connection_id"""
         ``packets`` is a query for all packets since transfers.wait before the spans; ``name`` and ``at`` are the SQL of
         their series and time. Rows have the ``highest`` number before, and its packet, ``before``.
         """
+        before = f", max_by(packet_key, {number}) OVER window AS before"
+        sql = f"""
+SELECT * FROM ({self._with_highest(packets, number, within, at, before)})
+WHERE {number} < highest AND {spans.near_sql(name, at, 0, self.wait_s)}"""
+        return self.in_order(self.query(sql, spans=spans.rows))
+
+    def _with_highest(self, packets: str, number: str, within: str, at: str, more: str = "") -> str:
+        """Return the query for packets with the ``highest`` number up to each, ``within`` the same, and ``more``."""
         frame = f"RANGE BETWEEN INTERVAL {self.wait_s} SECONDS PRECEDING AND CURRENT ROW"
         window = f"(PARTITION BY {within} ORDER BY {at} {frame})"
-        sql = f"""
-SELECT * FROM (
-  SELECT *, max({number}) OVER {window} AS highest, max_by(packet_key, {number}) OVER {window} AS before
-  FROM ({packets})
-) WHERE {number} < highest AND {spans.near_sql(name, at, 0, self.wait_s)}"""
-        return self.in_order(self.query(sql, spans=spans.rows))
+        return f"SELECT *, max({number}) OVER {window} AS highest{more.replace('window', window)} FROM ({packets})"
 
 
 _TABLES: Final = {
     "messages": MESSAGES, "sessions": SESSIONS, "acks": ORDER_ACKS, "packets": SESSION_PACKETS,
     "transfers": MESSAGE_TRANSFERS, "sequences": TRANSFER_SEQUENCES,
 }  # fmt: skip
+
+
+def _tables_in(sql: str) -> dict[str, Table]:
+    """Return the tables that a query names."""
+    return {name: table for name, table in _TABLES.items() if f"{{{name}}}" in sql}
 
 
 def _sendings_of_hops(condition: str, of_transfers: str = "") -> str:
@@ -233,8 +252,14 @@ def order_ack_falls(facts: HopFacts) -> Iterator[HopViolation]:
 )
 def lower_sequence_sent(facts: HopFacts) -> Iterator[HopViolation]:
     """A message is first sent, by its source, in a lower sequence than an earlier one for the same queue and hop."""
-    packets = "SELECT destination_queue AS name, connection_id, seen_at AS `at` FROM {messages}"
-    spans = facts.spans_of(f"{packets} WHERE packet_key IS NOT NULL AND transaction_sequence_id IS NOT NULL")
+    in_sequences = "FROM {messages} AS m WHERE packet_key IS NOT NULL AND transaction_sequence_id IS NOT NULL"
+    spans = facts.spans_of(f"SELECT destination_queue AS name, connection_id, seen_at AS `at` {in_sequences}")
+    if spans is None:
+        return
+    number, series = "transaction_sequence_id", "source_queue_manager, destination_queue"
+    near = spans.near_sql("m.destination_queue", "m.seen_at", facts.wait_s, facts.wait_s)
+    numbers = f"SELECT destination_queue AS name, {series}, {number}, seen_at {in_sequences} AND {near}"
+    spans = facts.spans_with_falls(numbers, spans, number=number, within=series, at="seen_at")
     if spans is None:
         return
     near = spans.near_sql("m.destination_queue", "m.seen_at", facts.wait_s, facts.wait_s)
@@ -242,9 +267,8 @@ def lower_sequence_sent(facts: HopFacts) -> Iterator[HopViolation]:
     of_queues = f"{sent_since} AND m.destination_queue IN (SELECT name FROM {{spans}})"
     own = "transaction_sequence_id IS NOT NULL AND sender_queue_manager = source_queue_manager"
     sendings = f"SELECT * FROM ({_sendings_of_hops(near, of_queues)}) WHERE {own}"
-    series = "source_queue_manager, destination_queue, hop"
     fallen = facts.falling(
-        sendings, spans, number="transaction_sequence_id", within=series, name="destination_queue", at="seen_at"
+        sendings, spans, number=number, within=f"{series}, hop", name="destination_queue", at="seen_at"
     )
     for row in facts.first_on_hop(fallen):
         actual = f"sequence {int(row['transaction_sequence_id'])} after {int(row['highest'])}"
