@@ -37,6 +37,7 @@ from pipeline.lake.queries.inputs import (
     MAX_BYTES_IN_MEMORY,
     MAX_COLUMN_ROWS_IN_MEMORY,
     MAX_ROWS_IN_MEMORY,
+    ChangesSince,
     GroupedQuery,
     MemoryLimits,
     QueryAnswers,
@@ -300,12 +301,12 @@ class Lake:
         with self._answers.read_answer(sql, of) as rows:
             yield rows if isinstance(rows, pa.RecordBatchReader) else stream(rows)
 
-    def query_shared(self, sql: str, /, **tables: Table) -> pa.Table:
+    def query_shared(self, sql: str, /, **of: Table | ChangesSince) -> pa.Table:
         """Return the answer as ``query`` does, to what several steps of a run ask: it stays in memory for them.
 
-        It is asked again when one of the tables has another version.
+        It is asked again when one of the tables has another version, or for changes between other versions.
         """
-        return self._answers.query_shared(sql, tables)
+        return self._answers.query_shared(sql, of)
 
     def frame(self, sql: str, /, **of: QueryInput) -> DataFrame:
         """Return Spark's answer to a query, as for ``query``, as a frame."""

@@ -31,8 +31,8 @@ from pipeline.lake.staging_files import staged_rows
 from pipeline.runs.recovery import RunMarkers
 from pipeline.transfers.changed_connections import connections_in_captures
 from pipeline.transfers.hops.address_queue_managers import (
-    CHANGED_HANDSHAKES_SQL,
     SHOWN_SQL,
+    changed_handshakes,
     changed_spans,
     handshakes_sql,
 )
@@ -47,7 +47,7 @@ from pipeline.transfers.messages.transfer_context import TransferSettings
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
-from schemas.table import EVENT_DATE, Table
+from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 from udfs.times import timedelta_to_us
@@ -89,6 +89,10 @@ SELECT address, queue_manager, shown_at FROM ({{handshakes}}) WHERE {SHOWN_SQL} 
 _CHANGED_SENDINGS: Final = """
 SELECT DISTINCT message_id AS id FROM {messages}
 WHERE packet_key IN (SELECT packet_key FROM {feed}) AND message_id IS NOT NULL"""
+_CHANGED: Final = (
+    (MESSAGES, _CHANGED_MESSAGES), (MESSAGES, _ADMINISTRATION_ACKS), (ORDER_ACKS, _FINAL_ACKS),
+    (SENDINGS, _CHANGED_SENDINGS),
+)  # fmt: skip
 _TRACED: Final = """
 SELECT DISTINCT m.message_id AS id FROM {messages} AS m JOIN {reports} AS r
   ON r.ordinal = m.message_ordinal AND r.prefix = substr(m.source_queue_manager, 1, 4)
@@ -213,10 +217,8 @@ class _MessagesUpdate:
     def _find_affected(self) -> pa.Array:
         """Return the messages that changes affect; UnknownChangesError."""
         before = self.step.kept(HopState)
-        self._add_changed(MESSAGES, _CHANGED_MESSAGES)
-        self._add_changed(MESSAGES, _ADMINISTRATION_ACKS)
-        self._add_changed(ORDER_ACKS, _FINAL_ACKS)
-        self._add_changed(SENDINGS, _CHANGED_SENDINGS, messages=MESSAGES)
+        if (changed := self.step.all_changed_rows(_CHANGED, messages=MESSAGES)) is not None:
+            self.affected += changed["id"].chunks
         if reports := self.step.changes(MESSAGES, _REPORTS):
             self._add_by(_TRACED, messages=MESSAGES, reports=pa.Table.from_pylist(reports))
         self._add_by_order_acks(self.step.changes(ORDER_ACKS, _ORDER_ACKS))
@@ -236,19 +238,13 @@ class _MessagesUpdate:
         self._add_by_clocks(self.step.changes(MESSAGES, CHANGED_CLOCKS_SQL))
         self._add_by_capture_end(before.capture_ends)
         self._add_by_clock_steps(before)
-        self._add_by_handshakes(self.step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL))
+        self._add_by_handshakes(changed_handshakes(self.step))
         return distinct_texts(*self.affected)
 
     def _changed_sessions(self, sql: str) -> pa.Array:
         """Return the connections that a query over the changed sessions finds; UnknownChangesError."""
         found = self.step.changed_rows(SESSIONS, sql)
         return NO_TEXTS if found is None else distinct_texts(found["id"])
-
-    def _add_changed(self, table: Table, sql: str, **inputs: QueryInput) -> None:
-        """Add the messages that a query over what changed in a table finds; UnknownChangesError."""
-        found = self.step.changed_rows(table, sql, **inputs)
-        if found is not None:
-            self.affected += found["id"].chunks
 
     def _add_by(self, sql: str, **inputs: QueryInput) -> None:
         """Add the messages that a query finds."""
