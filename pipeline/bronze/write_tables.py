@@ -284,11 +284,11 @@ class BronzeWriter:
         merged, deleted, replaced = changes.files(RPC_CALLS.name), NO_TEXTS, changes.replaced_call_keys
         replaced = replaced.filter(pc.invert(pc.is_in(replaced, changes.unchanged_call_keys)))
         if len(replaced):
-            times = "request_at", "response_at"
-            gone = self._replace(RPC_CALLS, merged, replaced, changes.dates, columns=times)
+            columns = "interface_name", "request_at", "response_at"
+            gone = self._replace(RPC_CALLS, merged, replaced, changes.dates, columns=columns)
             merged, deleted = self._replacing(RPC_CALLS), distinct_texts(gone["call_key"])
             if RPC_CALLS in self.observers:
-                self.removed_calls = RemovedCalls(deleted, _silver_dates(gone))
+                self.removed_calls = RemovedCalls(gone.select(["call_key", "interface_name"]), _silver_dates(gone))
         stay = exclude_rows("call_key", changes.unchanged_call_keys)
         transform = apply_bind_context(changes)
         self._delete_and_insert(
