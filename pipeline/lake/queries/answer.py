@@ -219,7 +219,9 @@ class Answers:
 
     def _of_dates(self, table: Table, dates: Dates | None) -> DataFiles | pa.Table | DataFrame:
         """Return the rows of a table that are of some dates: of files those that may have some."""
-        rows = self.rows(table) if self._versions.exists(table) else table.schema().empty_table()
+        if not self._versions.exists(table):
+            return table.schema().empty_table()
+        rows = self.rows(table)
         if dates is None:
             return rows
         condition = dates_condition(dates)
