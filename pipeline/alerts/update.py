@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import alert_rows
@@ -155,13 +156,11 @@ class _AlertsUpdate:
         is_comparable = before.names == self.names and step.provenance_now["as_of"] is None and now >= before.now
         if not is_comparable:
             raise UnknownChangesError
-        changed = step.changed_inputs(_FOLLOWED)
-        found = run_concurrently({table: partial(step.changes, table, _FIRST_DAY) for table in changed})
         days = [us_to_datetime(before.now).date()]
-        for rows in found.values():
-            if any(row["undated"] for row in rows):
+        if (found := step.all_changed_rows([(table, _FIRST_DAY) for table in _FOLLOWED])) is not None:
+            if pc.any(found["undated"]).as_py():
                 raise UnknownChangesError
-            days += [row["first_day"] for row in rows if row["first_day"] is not None]
+            days += found["first_day"].drop_null().to_pylist()
         return [(min(days) - EPOCH.date()).days * DAY_US]
 
     def _reach_us(self) -> int:

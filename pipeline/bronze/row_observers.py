@@ -6,14 +6,18 @@ and packets that are in memory already, so that they need not be read from the t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.arrow_rows import no_texts
+from pipeline.arrow_rows import distinct_texts
 from pipeline.lake.staging_files import Batches
+
+_NO_CALLS: Final = pa.schema([("call_key", pa.string()), ("interface_name", pa.string())])
 
 
 class RowObserver(Protocol):
@@ -26,10 +30,17 @@ class RowObserver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RemovedCalls:
-    """Calls that a commit of ``bronze.rpc_calls`` deleted or changed, and the event dates of their rows in silver."""
+    """Calls that a commit of ``bronze.rpc_calls`` deleted or changed, and the event dates of their rows in silver.
 
-    call_keys: pa.Array = field(default_factory=no_texts)
+    ``calls`` has call_key and interface_name, as the calls were before.
+    """
+
+    calls: pa.Table = field(default_factory=_NO_CALLS.empty_table)
     silver_dates: frozenset[date | None] = frozenset()
+
+    def of_interfaces(self, names: Sequence[str]) -> pa.Array:
+        """Return the keys of the calls of some interfaces."""
+        return distinct_texts(self.calls["call_key"].filter(pc.is_in(self.calls["interface_name"], pa.array(names))))
 
 
 @dataclass(frozen=True, slots=True)

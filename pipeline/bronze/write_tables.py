@@ -48,7 +48,7 @@ from pipeline.concurrency import run_concurrently
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.inputs import RowsOfFiles
+from pipeline.lake.queries.inputs import RowsOfFiles, Values
 from pipeline.lake.schema_enforcement import changed_keys
 from pipeline.lake.staging_files import Batches, BatchTransform, plan_tasks, staged_files
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
@@ -208,10 +208,10 @@ class BronzeWriter:
             stored = lake.select_by_values(table, distinct_texts(replaced, rows.column(column)), dates=dates)
             lake.replace_changed(table, self._stamp(table, rows), stored, dates=dates)
             return
-        merged, deleted = changes.files(table.name), NO_TEXTS
+        merged, deleted = changes.files(table.name), table.schema().empty_table()
         if self.versions_before[str(table)] is not None and changes.affects_stored_rows and len(replaced):
-            gone = self._replace(table, merged, replaced, changes.dates, column=column)
-            merged, deleted = self._replacing(table), distinct_texts(gone[table.key[0]])
+            deleted = self._replace(table, merged, replaced, changes.dates, column=column)
+            merged = self._replacing(table)
         self._delete_and_insert(table, transform, merged, deleted=deleted, dates=changes.dates)
 
     def _replace(
@@ -251,13 +251,13 @@ class BronzeWriter:
         )
 
     def _delete_and_insert(
-        self, table: Table, transform: BatchTransform, merged: RowsOfFiles, *, deleted: pa.Array,
+        self, table: Table, transform: BatchTransform, merged: RowsOfFiles, *, deleted: Values | pa.Table,
         dates: Collection[dt.date | None], merged_transform: BatchTransform = iter,
     ) -> None:  # fmt: skip
         """Insert the staged rows and the ``merged`` ones, each as a transform changes them; delete rows.
 
         In how many commits: see ``Lake.delete_and_insert``. Staging files are read once, by the tasks that write the
-        table. ``deleted`` are keys of stored rows on ``dates``.
+        table. ``deleted`` are stored rows on ``dates``, or their keys.
         """
         sources = (self.staged.files(table.name), transform), (merged.files, merged_transform)
         fresh = self._stamped_rows(table, *sources, observer=self.observers.get(table))
@@ -281,14 +281,16 @@ class BronzeWriter:
 
     def _write_calls(self, changes: MergeChanges) -> None:
         """Write the calls, and stage the connections that captures saw at the same time."""
-        merged, deleted, replaced = changes.files(RPC_CALLS.name), NO_TEXTS, changes.replaced_call_keys
+        merged, deleted = changes.files(RPC_CALLS.name), RPC_CALLS.schema().empty_table()
+        replaced = changes.replaced_call_keys
         replaced = replaced.filter(pc.invert(pc.is_in(replaced, changes.unchanged_call_keys)))
         if len(replaced):
-            times = "request_at", "response_at"
-            gone = self._replace(RPC_CALLS, merged, replaced, changes.dates, columns=times)
-            merged, deleted = self._replacing(RPC_CALLS), distinct_texts(gone["call_key"])
+            columns = "interface_name", "request_at", "response_at"
+            deleted = self._replace(RPC_CALLS, merged, replaced, changes.dates, columns=columns)
+            merged = self._replacing(RPC_CALLS)
             if RPC_CALLS in self.observers:
-                self.removed_calls = RemovedCalls(deleted, _silver_dates(gone))
+                removed = deleted.select(["call_key", "interface_name"])
+                self.removed_calls = RemovedCalls(removed, _silver_dates(deleted))
         stay = exclude_rows("call_key", changes.unchanged_call_keys)
         transform = apply_bind_context(changes)
         self._delete_and_insert(

@@ -21,12 +21,14 @@ from pipeline.findings.rules.registry import ALL_RULES, SEQUENCE_CHECKS
 from pipeline.findings.rules.versions import SEQUENCE_RULES
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries.inputs import QueryInput
 from pipeline.queues.queue_managers import renamed_queue_managers
 from pipeline.silver.machines import names_in_gold
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
+from schemas.table import Table
 from schemas.transfers import TRANSFER_SEQUENCES
 from udfs.columns.codes import row_codes
 from udfs.rows import RowDict, RowMapping
@@ -100,23 +102,27 @@ def update(lake: Lake, run_id: str) -> int:
 
 def _changed_ids(step: IncrementalUpdate) -> set[str]:
     """Return the ids of changed reports and sequences; UnknownChangesError."""
-    found: set[str] = set()
-    for table, column in _INPUTS.items():
-        sql = f"SELECT DISTINCT CAST({column} AS string) AS id FROM {{feed}} WHERE {column} IS NOT NULL"
-        found |= {row["id"] for row in step.changes(table, sql)}
-    return found
+    found = step.all_changed_rows([(table, _ids_sql(table, "{feed}")) for table in _INPUTS])
+    return set() if found is None else {*found["id"].to_pylist()}
 
 
 def _reported_ids(lake: Lake, ids: Collection[str] | None) -> set[str]:
     """Return which sequences, of some or of all, were both reported and seen on the wire."""
-    sql = "SELECT DISTINCT CAST({column} AS string) AS id FROM {{rows}} WHERE {column} IS NOT NULL"
-    found: dict[Any, set[str]] = {}
-    for table, column in _INPUTS.items():
-        where = "" if ids is None else f" AND CAST({column} AS string) IN {{ids}}"
-        inputs: dict[str, Any] = {} if ids is None else {"ids": ids}
-        rows = lake.query(sql.format(column=column) + where, rows=table, **inputs)
-        found[table] = {*rows["id"].to_pylist()}
-    return (found[EOD_TRANSFERS] | found[EOD_SOURCES]) & found[TRANSFER_SEQUENCES]
+    transfers, sources = _ids_sql(EOD_TRANSFERS, "{transfers}"), _ids_sql(EOD_SOURCES, "{sources}")
+    seen = _ids_sql(TRANSFER_SEQUENCES, "{sequences}")
+    sql = f"SELECT id FROM ({seen}) WHERE id IN (SELECT id FROM ({transfers} UNION {sources}))"
+    inputs: dict[str, QueryInput] = {
+        "transfers": EOD_TRANSFERS, "sources": EOD_SOURCES, "sequences": TRANSFER_SEQUENCES,
+    }  # fmt: skip
+    if ids is not None:
+        sql, inputs = f"{sql} AND id IN {{ids}}", inputs | {"ids": ids}
+    return {*lake.query(sql, **inputs)["id"].to_pylist()}
+
+
+def _ids_sql(table: Table, rows: str) -> str:
+    """Return a query for the ids of sequences in rows of a table."""
+    column = _INPUTS[table]
+    return f"SELECT DISTINCT CAST({column} AS string) AS id FROM {rows} WHERE {column} IS NOT NULL"
 
 
 def _ids_of_reports(lake: Lake, column: str, values: Collection[str]) -> set[str]:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.queries.inputs import Values
 from pipeline.lake.storage.log import NO_PROVENANCE
+from schemas.table import EVENT_DATE, Table
 
 RowsToWrite: TypeAlias = DataFrame | pa.Table | PartitionedRows | pa.RecordBatchReader
 """Rows to be written, with the table's columns in any order; event_date may be left out. A reader is read once."""
@@ -28,6 +29,12 @@ class RowsGone(NamedTuple):
     values: Mapping[str, Values]
     compared: Sequence[str]
     find: Callable[[], pa.Table]
+
+
+def leaving_columns(table: Table) -> list[str]:
+    """Return the columns of rows that leave, for who knows these: the key, the date, the times that give it."""
+    names = dict.fromkeys((*table.key, EVENT_DATE, *table.event_date_columns))
+    return [name for name in names if name in table.names]
 
 
 class EveryRow(NamedTuple):

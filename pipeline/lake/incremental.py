@@ -20,8 +20,9 @@ provenance: its names stand behind the name of the part and a space. The commit 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
@@ -152,14 +153,35 @@ class ChangeFeeds:
 
         None too where the answer has more rows than fit in memory, ``limit``.
         """
-        since, until = self.provenance_before.get(str(table)), self.provenance_now[str(table)]
-        if since is None or self.is_unchanged(table):
-            return None
-        feed = ChangesSince(table, since, until)
+        if limit is None:
+            return self._ask([(table, sql)], partial(self.lake.query, **inputs))
+        return self._ask([(table, sql)], lambda sql, **feeds: self.lake.query_at_most(sql, limit, **feeds, **inputs))
+
+    def shared(self, table: Table, sql: str) -> pa.Table | None:
+        """Return the same of what several updates ask: the answer stays in memory for them."""
+        return self._ask([(table, sql)], self.lake.query_shared)
+
+    def union(self, queries: Iterable[tuple[Table, str]], **inputs: QueryInput) -> pa.Table | None:
+        """Return the answers to queries as one table, with the same columns; ``{feed}`` is that of each one's table.
+
+        None as for ``table``.
+        """
+        return self._ask(queries, partial(self.lake.query, **inputs))
+
+    def _ask(self, queries: Iterable[tuple[Table, str]], ask: Callable[..., pa.Table | None]) -> pa.Table | None:
+        """Return the answers to queries over the tables that changed; None where none did, or a feed is not known."""
+        feeds, parts = dict[str, ChangesSince](), list[str]()
+        for table, sql in queries:
+            since, until = self.provenance_before.get(str(table)), self.provenance_now[str(table)]
+            if since == until:
+                continue
+            if since is None:
+                return None
+            name = f"feed_{len(parts)}"
+            feeds[name] = ChangesSince(table, since, until)
+            parts.append(sql.replace("{feed}", f"{{{name}}}"))
         try:
-            if limit is None:
-                return self.lake.query(sql, feed=feed, **inputs)
-            return self.lake.query_at_most(sql, limit, feed=feed, **inputs)
+            return ask(" UNION ALL ".join(parts), **feeds) if parts else None
         except CHANGE_FEED_ERRORS:
             return None
 
@@ -217,10 +239,21 @@ class IncrementalUpdate:
 
     def changed_rows(self, table: Table, sql: str, **inputs: QueryInput) -> pa.Table | None:
         """Return the same as an Arrow table, None without a change; UnknownChangesError."""
-        if self.feeds.is_unchanged(table):
+        return self._known_changes([table], lambda: self.feeds.table(table, sql, None, **inputs))
+
+    def shared_changed_rows(self, table: Table, sql: str) -> pa.Table | None:
+        """Return the same of what several updates ask, as ``ChangeFeeds.shared``."""
+        return self._known_changes([table], lambda: self.feeds.shared(table, sql))
+
+    def all_changed_rows(self, queries: Collection[tuple[Table, str]], **inputs: QueryInput) -> pa.Table | None:
+        """Return the same of several inputs, as ``ChangeFeeds.union``."""
+        return self._known_changes([table for table, _ in queries], lambda: self.feeds.union(queries, **inputs))
+
+    def _known_changes(self, tables: Iterable[Table], ask: Callable[[], pa.Table | None]) -> pa.Table | None:
+        """Return an answer about what changed in inputs; UnknownChangesError where there is none though one changed."""
+        if all(map(self.feeds.is_unchanged, tables)):
             return None
-        found = self.feeds.table(table, sql, None, **inputs)
-        if found is None:
+        if (found := ask()) is None:
             raise UnknownChangesError
         return found
 

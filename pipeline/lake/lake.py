@@ -19,9 +19,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pipeline.arrow_rows import is_in
+from pipeline.arrow_rows import distinct_texts, is_in
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.change import EVERY_ROW, Change, CommitNote, MakeChange, RowsGone, RowsToWrite
+from pipeline.lake.change import (
+    EVERY_ROW,
+    Change,
+    CommitNote,
+    MakeChange,
+    RowsGone,
+    RowsToWrite,
+    leaving_columns,
+)
 from pipeline.lake.date_filters import Dates, dates_condition
 from pipeline.lake.engine.collect import collect, stream
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame
@@ -37,6 +45,7 @@ from pipeline.lake.queries.inputs import (
     MAX_BYTES_IN_MEMORY,
     MAX_COLUMN_ROWS_IN_MEMORY,
     MAX_ROWS_IN_MEMORY,
+    ChangesSince,
     GroupedQuery,
     MemoryLimits,
     QueryAnswers,
@@ -300,12 +309,12 @@ class Lake:
         with self._answers.read_answer(sql, of) as rows:
             yield rows if isinstance(rows, pa.RecordBatchReader) else stream(rows)
 
-    def query_shared(self, sql: str, /, **tables: Table) -> pa.Table:
+    def query_shared(self, sql: str, /, **of: Table | ChangesSince) -> pa.Table:
         """Return the answer as ``query`` does, to what several steps of a run ask: it stays in memory for them.
 
-        It is asked again when one of the tables has another version.
+        It is asked again when one of the tables has another version, or for changes between other versions.
         """
-        return self._answers.query_shared(sql, tables)
+        return self._answers.query_shared(sql, of)
 
     def frame(self, sql: str, /, **of: QueryInput) -> DataFrame:
         """Return Spark's answer to a query, as for ``query``, as a frame."""
@@ -415,25 +424,33 @@ class Lake:
         name = table.key[0]
         fresh, stale = changed_keys(rows, there, name)
         if len(fresh) or len(stale):
-            chosen = rows.filter(is_in(rows, name, fresh))
+            chosen, gone = rows.filter(is_in(rows, name, fresh)), there.filter(is_in(there, name, stale))
             self.delete_and_insert(
-                table, name, stale, chosen, dates=dates, provenance=provenance, previous_provenance=previous_provenance
+                table, name, gone, chosen, dates=dates, provenance=provenance, previous_provenance=previous_provenance
             )
         if provenance is not None:
             self.note_provenance(table, provenance)
         return len(fresh)
 
     def delete_and_insert(
-        self, table: Table, column: str, gone: Values, rows: pa.Table | PartitionedRows, *,
+        self, table: Table, column: str, gone: Values | pa.Table, rows: pa.Table | PartitionedRows, *,
         dates: Dates | None, provenance: str | None = None, previous_provenance: str | None = None,
     ) -> None:  # fmt: skip
         """Delete rows as ``delete_values`` does, and insert others, in one commit; of many rows in a folder in two.
 
-        Of two the first keeps ``previous_provenance``.
+        Of two the first keeps ``previous_provenance``. ``gone`` may be the rows that leave, where these are known: with
+        ``leaving_columns``, and a single key as the column.
         """
-        found = self._gone(table, _values_condition(column, dates), {"values": gone}, dates) if len(gone) else None
-        change = Change(rows, found)
-        self._change(table, change, provenance, previous_provenance)
+        found: RowsGone | None = None
+        if isinstance(gone, pa.Table) and gone.num_rows:
+            columns = leaving_columns(table)
+            leaving = gone.select(columns).cast(select_fields(table.schema(), columns))
+            compared = [name for name in columns if name in (column, EVENT_DATE)]
+            values = {"values": distinct_texts(gone[column])}
+            found = RowsGone(_values_condition(column, dates), values, compared, lambda: leaving)
+        elif not isinstance(gone, pa.Table) and len(gone):
+            found = self._gone(table, _values_condition(column, dates), {"values": gone}, dates)
+        self._change(table, Change(rows, found), provenance, previous_provenance)
 
     def delete_values(
         self, table: Table, column: str, values: Values, *, dates: Dates | None,

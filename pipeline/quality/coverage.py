@@ -8,14 +8,13 @@ with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from pipeline.concurrency import run_concurrently
 from pipeline.lake.date_filters import utc_date_sql
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, UnknownChangesError
 from pipeline.lake.lake import Lake
@@ -97,7 +96,7 @@ def _not_read(dates: CountedDates) -> BoundQuery:
     """Ask for the packets of captures that are not read, by what they are."""
     columns = "CAST(NULL AS string) AS server_address, first_packet_at"
     unnested = f"SELECT {columns}, explode(packets_not_read) AS part FROM {{rows}}"
-    sql = f"SELECT *, part.packets AS packets FROM ({unnested}) AS parts"
+    sql = f"SELECT server_address, first_packet_at, part.packets AS packets FROM ({unnested}) AS parts"
     return BoundQuery(sql, {"rows": RowsOfDates(CAPTURE_FILES, dates)})
 
 
@@ -199,13 +198,15 @@ def update(lake: Lake, run_id: str | None = None) -> int:
 
 def counted(lake: Lake, dates: CountedDates, run_id: str | None = None) -> pa.Table:
     """Return what there is of some dates, or of all, as rows of the table."""
-    questions = {place: partial(_count, lake, part, dates) for place, part in enumerate(PARTS)}
+    counts = [_counts_of(place, part, dates) for place, part in enumerate(PARTS)]
+    inputs = {name: rows for each in counts for name, rows in each.inputs.items()}
     totals: dict[tuple[datetime | None, str | None, str, str], int] = {}
-    for place, rows in run_concurrently(questions).items():
-        for row in rows:
-            for name, value in _of(PARTS[place], row):
-                at = (row["hour"], row["server_address"], PARTS[place].layer, name)
-                totals[at] = totals.get(at, 0) + value
+    for row in lake.query(" UNION ALL ".join(each.sql for each in counts), **inputs).to_pylist():
+        part, hour = PARTS[row["place"]], row["hour"]
+        at = None if hour is None else datetime.fromtimestamp(hour / 1_000_000, UTC)
+        for name, value in _shown(part, row["measured"]):
+            of = (at, row["server_address"], part.layer, name)
+            totals[of] = totals.get(of, 0) + value
     return coverage_table(totals, run_id)
 
 
@@ -222,24 +223,22 @@ def coverage_table(totals: Mapping[tuple[datetime | None, str | None, str, str],
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
-def _count(lake: Lake, part: CoverageSource, dates: CountedDates) -> list[dict[str, Any]]:
-    asked = part.rows(dates)
+def _counts_of(place: int, part: CoverageSource, dates: CountedDates) -> BoundQuery:
+    """Ask for what is ``measured`` in each hour, with the ``place`` of the part; names of inputs end with it."""
+    sql, inputs = part.rows(dates)
+    for name in inputs:
+        sql = sql.replace(f"{{{name}}}", f"{{{name}_{place}}}")
     hour = f"CAST(floor(unix_micros({part.hour}) / {HOUR_US}) * {HOUR_US} AS bigint) AS hour"
-    measures = ", ".join(f"CAST({sql} AS bigint) AS {name}" for name, sql in part.measures.items())
-    counted = asked.wrap(f"SELECT {hour}, server_address, {measures} FROM {{answer}} GROUP BY ALL")
-    return [_timed(row) for row in lake.query(counted.sql, **counted.inputs).to_pylist()]
+    measured = ", ".join(f"CAST({measure} AS bigint)" for measure in part.measures.values())
+    counted = f"SELECT {hour}, server_address, array({measured}) AS measured FROM ({sql}) GROUP BY ALL"
+    named = {f"{name}_{place}": rows for name, rows in inputs.items()}
+    return BoundQuery(f"SELECT {place} AS place, hour, server_address, measured FROM ({counted})", named)
 
 
-def _timed(row: dict[str, Any]) -> dict[str, Any]:
-    hour = row["hour"]
-    return row | {"hour": None if hour is None else datetime.fromtimestamp(hour / 1_000_000, UTC)}
-
-
-def _of(part: CoverageSource, row: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
+def _shown(part: CoverageSource, measured: Sequence[int | None]) -> Iterable[tuple[str, int]]:
     """Yield the measures of a row that are to be shown; unreported ones are left out."""
-    for place, name in enumerate(part.measures):
-        value = row[name]
-        if value or (place == 0 and value is not None):
+    for place, (name, value) in enumerate(zip(part.measures, measured, strict=True)):
+        if value is not None and (value or place == 0):
             yield name, value
 
 
@@ -248,8 +247,8 @@ def _changed_dates(step: IncrementalUpdate) -> set[date | None]:
     changed = step.changed_inputs(_FOLLOWED)
     if step.changed_inputs(_DECODED_CALLS) and RPC_CALLS not in changed:
         raise UnknownChangesError  # all calls were decoded again, by other decoders
-    found = run_concurrently({table: partial(step.changes, table, _dates(table)) for table in changed})
-    return {row["day"] for rows in found.values() for row in rows}
+    found = step.all_changed_rows([(table, _dates(table)) for table in changed])
+    return set() if found is None else {*found["day"].to_pylist()}
 
 
 def _dates(table: Table) -> str:

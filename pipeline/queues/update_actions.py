@@ -99,8 +99,9 @@ class _ActionsUpdate(QueueManagerTableUpdate):
 
     def _affected(self) -> list[_Scope]:
         """Return which actions changes affect; UnknownChangesError."""
-        found = [row["at"] for table, sql in _CHANGES.items() for row in self.step.changes(table, sql)]
-        times = [at - self.max_gap for at in found if at is not None]
+        found = self.step.all_changed_rows([*_CHANGES.items()])
+        changed = [] if found is None else found["at"].drop_null().to_pylist()
+        times = [at - self.max_gap for at in changed]
         return [*([_Scope(min(times))] if times else []), *self._renamed()]
 
     def _renamed(self) -> list[_Scope]:

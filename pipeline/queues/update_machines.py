@@ -46,10 +46,13 @@ class _MachinesUpdate(QueueManagerTableUpdate):
     def _changed_machines(self) -> dict[str, int]:
         """Return the queue managers with changes, and since when, microseconds; UnknownChangesError."""
         changed: dict[str, int] = {}
-        for table in machine_rows.EVENT_TABLES:
-            events = machine_rows.events_sql(table).replace("{rows}", "{feed}")
-            sql = f"SELECT machine, min(`at`) AS `at` FROM ({events}) AS every GROUP BY machine"
-            for row in self.step.changes(table, sql, names=self.names):
+        first = "SELECT machine, min(`at`) AS `at` FROM ({events}) AS every GROUP BY machine"
+        events = {
+            table: machine_rows.events_sql(table).replace("{rows}", "{feed}") for table in machine_rows.EVENT_TABLES
+        }
+        queries = [(table, first.replace("{events}", sql)) for table, sql in events.items()]
+        if (found := self.step.all_changed_rows(queries, names=self.names)) is not None:
+            for row in found.to_pylist():
                 changed[row["machine"]] = min(row["at"], changed.get(row["machine"], row["at"]))
         for old, new in self.renamed():
             changed |= {old: BEFORE_ALL, new: BEFORE_ALL}

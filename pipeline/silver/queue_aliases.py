@@ -85,7 +85,7 @@ class AliasIndex:
     def load(lake: Lake) -> AliasIndex:
         """Read the table."""
         names = "queue, other_queue, evidence, canonical_queue, call_key, unix_micros(observed_at) AS `at`"
-        rows = lake.query(f"SELECT {names} FROM {{aliases}}", aliases=QUEUE_ALIASES).to_pylist()
+        rows = lake.query_shared(f"SELECT {names} FROM {{aliases}}", aliases=QUEUE_ALIASES).to_pylist()
         return AliasIndex(
             {row["queue"]: row["canonical_queue"] for row in rows},
             {(row["queue"], row["other_queue"], row["evidence"]): row["at"] for row in rows},

@@ -185,7 +185,7 @@ class _SilverUpdate:
             return None
         if (known.write.from_version, known.write.to_version) != (version, self.newest):
             return None
-        if self.emptied and len(known.write.removed_calls.call_keys):
+        if self.emptied and known.write.removed_calls.calls.num_rows:
             return None
         self.failures |= known.decoder.failures()
         return known
@@ -260,9 +260,10 @@ class _SilverUpdate:
         written = found.row_counts()
 
         def write(table: Table) -> None:
-            if written[str(table)] or len(removed.call_keys):
+            gone = removed.of_interfaces(INTERFACES_BY_TABLE[table])
+            if written[str(table)] or len(gone):
                 self.lake.delete_and_insert(
-                    table, "call_key", removed.call_keys, found.decoded_rows(table), dates=removed.silver_dates,
+                    table, "call_key", gone, found.decoded_rows(table), dates=removed.silver_dates,
                     provenance=provenance, previous_provenance=provenance,
                 )  # fmt: skip
 

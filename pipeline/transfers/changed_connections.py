@@ -69,7 +69,7 @@ def changed_connections(step: IncrementalUpdate, now: CaptureState) -> ChangedCo
         raise UnknownChangesError
     stepped = _in_captures_with_other_steps(step.lake, before.clock_steps, now.clock_steps)
     names = [packets["connection_id"], stepped, _open_at_other_ends(step.lake, before, now)]
-    if (rows := step.changed_rows(CONNECTIONS, _CHANGED)) is not None:
+    if (rows := step.shared_changed_rows(CONNECTIONS, _CHANGED)) is not None:
         names.append(rows["connection_id"])
     return ChangedConnections(distinct_texts(*names), packets, stepped)
 

@@ -122,6 +122,40 @@ def test_rows_of_a_lake_of_before_are_recomputed_exactly_once(lake):
     assert after(update, "b") == [["b"]]
 
 
+def test_what_changed_in_several_inputs_is_one_answer(lake):
+    add(lake, "a")
+    Update(lake).run()
+    upper = "SELECT upper(quarantine_key) AS quarantine_key FROM {feed}"
+    queries = [(QUARANTINE, CHANGED), (PENDING, "SELECT pending_key FROM {feed}"), (QUARANTINE, upper)]
+    assert TABLE.compare(lake).all_changed_rows(queries) is None
+    add(lake, "b")
+    (found,) = TABLE.compare(lake).all_changed_rows(queries).columns
+    assert sorted(found.to_pylist()) == ["B", "b"]  # the other input does not exist
+    lake.append(PENDING, rows_to_table([row(PENDING, pending_key="p")], PENDING.schema()))
+    with pytest.raises(UnknownChangesError):  # what it had before is not known
+        TABLE.compare(lake).all_changed_rows(queries)
+
+
+def test_what_several_updates_ask_of_a_change_feed_is_asked_once_between_two_versions(lake, monkeypatch):
+    add(lake, "a")
+    Update(lake).run()
+    Update(lake, PART).run()
+    asked, real = [], lake._log.changes
+    monkeypatch.setattr(lake._log, "changes", lambda *feed: asked.append(feed) or real(*feed))
+
+    def changed(table):
+        rows = table.compare(lake).shared_changed_rows(QUARANTINE, CHANGED)
+        return None if rows is None else rows["quarantine_key"].to_pylist()
+
+    assert [changed(TABLE), changed(PART), len(asked)] == [None, None, 0]
+    add(lake, "b")
+    assert [changed(TABLE), changed(PART), len(asked)] == [["b"], ["b"], 1]
+    Update(lake).run()
+    add(lake, "c")
+    asked.clear()
+    assert [changed(TABLE), sorted(changed(PART)), len(asked)] == [["c"], ["b", "c"], 2]
+
+
 def test_parts_of_a_provenance_are_carried_on(lake):
     first, second = Update(lake), Update(lake, PART)
     add(lake, "a")

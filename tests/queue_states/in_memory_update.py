@@ -65,6 +65,8 @@ class InMemoryUpdate:
         self.read.append(found.num_rows)
         return found
 
+    query_shared = query
+
     def query_at_most(self, sql, limit, /, **of):
         found = self.query(sql, **of)
         return found if found.num_rows <= limit else None
@@ -97,11 +99,16 @@ class InMemoryUpdate:
         return bool(self.provenance_before)
 
     def changes(self, table, sql, **of):
+        return self.all_changed_rows([(table, sql)], **of).to_pylist()
+
+    def all_changed_rows(self, queries, **of):
+        return pa.concat_tables([self.query(sql, feed=self._feed(table), **of) for table, sql in queries])
+
+    def _feed(self, table):
         changed = self.changed.get(table, [])
         feed = rows_to_table([each for _, each in changed], table.schema())
         feed = feed.append_column("_change_type", pa.array([kind for kind, _ in changed], pa.string()))
-        feed = feed.append_column("_commit_version", pa.array([1] * len(changed), pa.int64()))
-        return self.query(sql, feed=feed, **of).to_pylist()
+        return feed.append_column("_commit_version", pa.array([1] * len(changed), pa.int64()))
 
     def renew_versions(self, *tables):
         pass

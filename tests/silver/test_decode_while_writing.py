@@ -66,7 +66,7 @@ def test_what_is_added_and_what_changes_is_decoded_on_the_way(lake, captures, de
         update_silver(lake, ingest(lake, tmp_path / "files", name, capture))
         assert lake.read(REMOTE_READ_CALLS).where(f"run_id = '{name}'").count() > 0
     decoded = ingest(lake, tmp_path / "files", "others", *others)
-    assert decoded.write.removed_calls.call_keys  # calls of the first capture are complete now
+    assert decoded.write.removed_calls.calls.num_rows  # calls of the first capture are complete now
     update_silver(lake, decoded)
     assert decode_jobs == []  # nothing was read back
     assert not (RunMarkers.of(lake).root / "decoded").exists()
@@ -97,7 +97,7 @@ def test_where_spark_stores_the_tables_what_changes_is_decoded_on_the_way_too(la
     update_silver(lake, ingest(lake, tmp_path / "files", "one", one))
     assert decode_jobs == []
     decoded = ingest(lake, tmp_path / "files", "others", *others)
-    assert decoded.write.removed_calls.call_keys
+    assert decoded.write.removed_calls.calls.num_rows
     update_silver(lake, decoded)
     assert decode_jobs == []
 
@@ -108,7 +108,7 @@ def test_calls_that_change_whose_stubs_were_emptied_are_decoded_afterwards(lake,
     update_silver(lake, ingest(lake, tmp_path / "files", "one", one))
     silver_update.update(lake, keep_stubs=False)
     decoded = ingest(lake, tmp_path / "files", "others", *others)
-    assert decoded.write.removed_calls.call_keys
+    assert decoded.write.removed_calls.calls.num_rows
     silver_update.update(lake, keep_stubs=False, decoded=decoded)
     assert len(decode_jobs) == 1
 

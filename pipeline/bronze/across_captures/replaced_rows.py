@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.arrow_rows import is_in
 from pipeline.bronze.across_captures.merge_changes import Dates
+from pipeline.lake.change import leaving_columns
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import BoundQuery, QueryAnswers, RowsOfDates, RowsOfFiles
@@ -27,10 +28,10 @@ def stage_replacing_rows(
     """Stage the merged rows that no stored row equals, of those that they replace; return these, as far as they go.
 
     Replaced are the stored rows on ``dates`` that have one of some values in a column, the key by default. They are
-    returned with key and ``columns``.
+    returned with ``leaving_columns`` and ``columns``.
     """
     (key,) = table.key
-    names, known = merged.schema.names, (key, *columns)
+    names, known = merged.schema.names, [*dict.fromkeys((*leaving_columns(table), *columns))]
 
     def stage(parts: QueryAnswers, staging: StagingWriter) -> pa.Table:
         fresh, stored = (cast_to(table, parts[name], names) for name in (_MERGED, _STORED))

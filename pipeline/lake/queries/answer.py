@@ -92,10 +92,14 @@ class Answers:
             collect(query_in_spark(self._session.spark, sql, bound)) if given is None else self._sql.answer(sql, given)
         )
 
-    def query_shared(self, sql: str, tables: Mapping[str, Table]) -> pa.Table:
-        """Return the answer to a query over tables, as it was while they had the same versions."""
-        versions = tuple(self._versions.version_to_read(table) for table in tables.values())
-        found = self._held.get((sql, *tables.values()), versions, partial(self.query, sql, tables))
+    def query_shared(self, sql: str, inputs: Mapping[str, Table | ChangesSince]) -> pa.Table:
+        """Return the answer to a query over tables and changes, as it was while they had the same versions."""
+        tables, versions = list[Table](), list[object]()
+        for source in inputs.values():
+            table, *between = [source] if isinstance(source, Table) else source
+            tables.append(table)
+            versions.append((*between,) or self._versions.version_to_read(table))
+        found = self._held.get((sql, *tables), (*versions,), partial(self.query, sql, inputs))
         return cast("pa.Table", found)
 
     def query_at_most(
@@ -215,7 +219,9 @@ class Answers:
 
     def _of_dates(self, table: Table, dates: Dates | None) -> DataFiles | pa.Table | DataFrame:
         """Return the rows of a table that are of some dates: of files those that may have some."""
-        rows = self.rows(table) if self._versions.exists(table) else table.schema().empty_table()
+        if not self._versions.exists(table):
+            return table.schema().empty_table()
+        rows = self.rows(table)
         if dates is None:
             return rows
         condition = dates_condition(dates)

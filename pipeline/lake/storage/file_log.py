@@ -61,10 +61,11 @@ class FileLog:
         return LakePath(self._locations.path(table))
 
     @contextmanager
-    def newest(self, table: Table) -> Iterator[DeltaTable]:
+    def newest(self, table: Table, until: int | None = None) -> Iterator[DeltaTable]:
         """Yield a table's newest version, which no other thread uses meanwhile; TableNotFoundError without a table.
 
-        Whatever this thread asks of the table within the block is of this version.
+        ``until``: what is asked is of versions up to this one, so that the log is not read on where it is known so far.
+        Whatever this thread asks of the table within the block is of the same version.
         """
         folder = self.folder(table)
         with self._lock:
@@ -77,7 +78,7 @@ class FileLog:
             if known is None or known.identity != identity:
                 opened = DeltaTable(folder_uri(folder), storage_options=storage_options(folder))
                 known = self._known[folder] = _OpenTable(opened, identity)
-            else:
+            elif until is None or known.delta.version() < until:
                 known.delta.update_incremental()
             self._in_use.add(folder)
             try:
@@ -133,7 +134,7 @@ class FileLog:
         """Return columns of the change feed; None of a table that may have deletion vectors: Spark applies these."""
         schema = pa.schema([*(table.schema().field(name) for name in columns), *CHANGE_FIELDS])
         try:
-            with self.newest(table) as delta:
+            with self.newest(table, until) as delta:
                 if _DELETION_VECTORS in (delta.protocol().reader_features or ()):
                     return None
                 feed = pa.RecordBatchReader.from_stream(delta.load_cdf(since + 1, until, columns=schema.names))

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, RowsOfDates
 from pipeline.transfers.hops.session_spans import TimeSpan
@@ -20,6 +21,7 @@ from udfs.columns.arrays import one_array, to_ints, to_times
 from udfs.columns.codes import dictionary_codes
 from udfs.columns.groups import is_group_start
 from udfs.columns.time_index import TimeIndex
+from udfs.rows import RowDict
 
 HANDSHAKES_SQL: Final = """
 SELECT client_address AS address, initiator_queue_manager AS queue_manager,
@@ -30,12 +32,10 @@ SELECT server_address AS address, acceptor_queue_manager AS queue_manager,
 """What handshakes show of both ends, from rows of silver.sessions; null where one did not show it."""
 SHOWN_SQL: Final = "queue_manager IS NOT NULL AND shown_at IS NOT NULL AND address IS NOT NULL"
 """The condition of what a handshake shows of an end."""
-CHANGED_HANDSHAKES_SQL: Final = f"""
+_CHANGED_HANDSHAKES: Final = f"""
 SELECT address, queue_manager, shown_at, unix_micros(shown_at) AS `at`, {MORE_ROWS_SQL} AS more
 FROM ({HANDSHAKES_SQL.replace(" FROM {rows}", ", _change_type FROM {feed}")}) WHERE {SHOWN_SQL}
 GROUP BY address, queue_manager, shown_at HAVING {MORE_ROWS_SQL} <> 0"""
-"""SQL over the change feed of silver.sessions: what more, or fewer, handshakes show than before."""
-
 _OF_UNKNOWN_ENDS: Final = f"""
 SELECT address, queue_manager, shown_at FROM ({{handshakes}}) WHERE {SHOWN_SQL} AND address IN (
   SELECT sender_address FROM {{sendings}} WHERE sender_queue_manager IS NULL
@@ -53,6 +53,15 @@ class AddressSpan(NamedTuple):
 def handshakes_sql(span: TimeSpan) -> str:
     """Return ``HANDSHAKES_SQL`` of the sessions that exist within a span."""
     return HANDSHAKES_SQL.replace("{rows}", span.sessions_sql())
+
+
+def changed_handshakes(step: IncrementalUpdate) -> list[RowDict]:
+    """Return what more, or fewer, handshakes show than before: rows of ``HANDSHAKES_SQL``, ``at`` and how many more.
+
+    UnknownChangesError where that is not known.
+    """
+    found = step.shared_changed_rows(SESSIONS, _CHANGED_HANDSHAKES)
+    return [] if found is None else found.to_pylist()
 
 
 def read_handshakes(lake: Lake, sendings: RowsOfDates, span: TimeSpan) -> pa.Table:

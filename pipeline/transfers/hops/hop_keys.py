@@ -40,4 +40,5 @@ def hop_keys(columns: list[pa.Array | pa.ChunkedArray], clones: Collection[str] 
 def read_clones(lake: Lake) -> frozenset[str]:
     """Return the identifiers of queue managers that findings show to be those of two machines."""
     sql = f"SELECT DISTINCT subject FROM {{rows}} WHERE rule_id = '{CLONES_RULE}'"
-    return frozenset(each.removeprefix(CLONE_SUBJECT) for each in lake.query(sql, rows=FINDINGS)["subject"].to_pylist())
+    found = lake.query_shared(sql, rows=FINDINGS)["subject"].to_pylist()
+    return frozenset(each.removeprefix(CLONE_SUBJECT) for each in found)

@@ -28,32 +28,43 @@ from udfs.columns.arrays import one_array, to_flags, to_ints, to_times
 from udfs.columns.codes import row_codes_of_both
 from udfs.times import timedelta_to_us
 
-HOLES_SQL: Final = " UNION ALL ".join(
-    f"""
+_ENDS_OF_HOP: Final = ("address", "queue_manager")
+
+
+def _holes_sql(*more: str) -> str:
+    """Return SQL over rows of ``silver.sessions``: their holes, by direction, and more columns of the sessions."""
+    names = ", ".join((
+        "client_address", "server_address", "initiator_queue_manager", "acceptor_queue_manager", "uncaptured_side",
+        *more,
+    ))  # fmt: skip
+    of_hole = "hole.since", "hole.until", "hole.size_bytes", *more
+    return " UNION ALL ".join(
+        f"""
 SELECT {sender}_address AS sender_address, {receiver}_address AS receiver_address,
   {managers[0]}_queue_manager AS sender_queue_manager, {managers[1]}_queue_manager AS receiver_queue_manager,
-  coalesce(uncaptured_side = '{sender}', FALSE) AS one_sided, hole.since, hole.until, hole.size_bytes
-FROM (SELECT *, explode({sender}_holes) AS hole FROM {{rows}} WHERE {sender}_holes IS NOT NULL)"""
-    for sender, receiver, managers in (
-        ("client", "server", ("initiator", "acceptor")), ("server", "client", ("acceptor", "initiator"))
-    )
-)  # fmt: skip
+  coalesce(uncaptured_side = '{sender}', FALSE) AS one_sided, {", ".join(of_hole)}
+FROM (SELECT {names}, explode({sender}_holes) AS hole FROM {{rows}} WHERE {sender}_holes IS NOT NULL)"""
+        for sender, receiver, managers in (
+            ("client", "server", ("initiator", "acceptor")), ("server", "client", ("acceptor", "initiator"))
+        )
+    )  # fmt: skip
+
+
+HOLES_SQL: Final = _holes_sql()
 """SQL over rows of ``silver.sessions``: their holes, by direction."""
-_OF_FEED: Final = HOLES_SQL.replace("hole.size_bytes", "hole.size_bytes, connection_id, _change_type")
-CHANGED_HOLES_SQL: Final = tuple(
+_HOLES_OF_FEED: Final = _holes_sql("connection_id", "_change_type").replace("{rows}", "{feed}")
+_CHANGED_HOLES: Final = " UNION ALL ".join(
     f"""
-SELECT sender, receiver, min(coalesce(unix_micros(since), {BEFORE_ALL})) AS since,
+SELECT '{end}' AS shown, sender, receiver, min(coalesce(unix_micros(since), {BEFORE_ALL})) AS since,
   max(coalesce(unix_micros(until), {AFTER_ALL})) AS until, max(more) > 0 AS came, min(more) < 0 AS went
 FROM (
   SELECT sender_{end} AS sender, receiver_{end} AS receiver, since, until, {MORE_ROWS_SQL} AS more
-  FROM ({_OF_FEED.replace("{rows}", "{feed}")})
+  FROM ({_HOLES_OF_FEED})
   GROUP BY connection_id, sender_{end}, receiver_{end}, one_sided, since, until, size_bytes
   HAVING {MORE_ROWS_SQL} <> 0
 ) GROUP BY sender, receiver"""
-    for end in ("address", "queue_manager")
+    for end in _ENDS_OF_HOP
 )
-"""SQL over the change feed of ``silver.sessions``: between which addresses, or queue managers that sessions show, holes
-came or went, and from when to when these are, microseconds."""
 _AFFECTED_SQL: Final = tuple(
     " UNION ".join(
         f"""
@@ -62,10 +73,9 @@ SELECT g.{{column}} AS id FROM {{rows}} AS g JOIN {{holes}} AS h
 WHERE {{since}} <= h.until AND unix_micros(g.{{last}}) >= h.since - {{wait}} AND g.{{last}} >= {{earliest}}"""
         for sender, receiver in (("sender", "receiver"), ("receiver", "sender"))
     )
-    for end in ("address", "queue_manager")
+    for end in _ENDS_OF_HOP
 )
 _ENDS: Final = (("sender", "receiver"), ("receiver", "sender"))
-_NAMES: Final = ("address", "queue_manager")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +172,7 @@ class HopHoles:
 
         It comes ``directly`` from the receiver of the hop to its sender, else from any machine to any other.
         """
-        back = {f"{end}_{name}": hops[f"{other}_{name}"] for end, other in _ENDS for name in _NAMES}
+        back = {f"{end}_{name}": hops[f"{other}_{name}"] for end, other in _ENDS for name in _ENDS_OF_HOP}
         anywhere = self.of_addresses.of_lost_bytes().may_hold(None, sizes, since, until)
         return np.where(directly, self.may_hold(back, sizes, since, until), anywhere)
 
@@ -174,9 +184,10 @@ def read_holes(lake: Lake, span: TimeSpan) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class ChangedHoles:
-    """The answers to ``CHANGED_HOLES_SQL``: between addresses, and between queue managers; ``wait_us`` is the setting.
+    """Between which addresses, or queue managers that sessions show, holes came or went.
 
-    That is transfers.wait: how long after a sending a missing packet may say something else of it.
+    Columns: sender, receiver, since and until of these holes (microseconds), came, went. ``wait_us`` is the setting
+    transfers.wait: how long after a sending a missing packet may say something else of it.
     """
 
     of_addresses: pa.Table
@@ -186,11 +197,11 @@ class ChangedHoles:
     @staticmethod
     def read(step: IncrementalUpdate, wait: timedelta) -> ChangedHoles | None:
         """Return the holes that came or went since the last update; None without any; UnknownChangesError."""
-        of_addresses, of_queue_managers = (step.changed_rows(SESSIONS, sql) for sql in CHANGED_HOLES_SQL)
-        if of_addresses is None or of_queue_managers is None:
+        found = step.shared_changed_rows(SESSIONS, _CHANGED_HOLES)
+        if found is None or not found.num_rows:
             return None
-        has_any = of_addresses.num_rows or of_queue_managers.num_rows
-        return ChangedHoles(of_addresses, of_queue_managers, timedelta_to_us(wait)) if has_any else None
+        of_addresses, of_queue_managers = (found.filter(pc.equal(found["shown"], end)) for end in _ENDS_OF_HOP)
+        return ChangedHoles(of_addresses, of_queue_managers, timedelta_to_us(wait))
 
     def affected_rows(self, table: Table, column: str, since: str, last: str) -> Iterator[BoundQuery]:
         """Yield queries for what ``column`` tells of rows of gold between machines between which holes came or went.

@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.arrow_rows import NO_TEXTS, distinct_texts
 from pipeline.bronze.across_captures.capture_ends import changed_ends, read_sure_capture_ends
@@ -31,8 +32,8 @@ from pipeline.lake.staging_files import staged_rows
 from pipeline.runs.recovery import RunMarkers
 from pipeline.transfers.changed_connections import connections_in_captures
 from pipeline.transfers.hops.address_queue_managers import (
-    CHANGED_HANDSHAKES_SQL,
     SHOWN_SQL,
+    changed_handshakes,
     changed_spans,
     handshakes_sql,
 )
@@ -47,7 +48,7 @@ from pipeline.transfers.messages.transfer_context import TransferSettings
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
-from schemas.table import EVENT_DATE, Table
+from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 from udfs.times import timedelta_to_us
@@ -75,12 +76,12 @@ SELECT CAST(transaction_sequence_id AS string) AS id, max(transaction_number) AS
   min(unix_micros(sent_at)) AS first_at, max(unix_micros(sent_at)) AS last_at FROM {feed}
 WHERE kind = 'order_ack' AND transaction_sequence_id IS NOT NULL AND transaction_number IS NOT NULL
   AND sent_at IS NOT NULL GROUP BY transaction_sequence_id"""
-_OPENED_OR_CLOSED: Final = f"""
-SELECT DISTINCT connection_id AS id FROM (
+_OPENED_OR_CLOSED, _SIDE_BY_SIDE = "opened or closed", "side by side"
+_CHANGED_SESSIONS: Final = f"""
+SELECT DISTINCT '{_OPENED_OR_CLOSED}' AS change, connection_id AS id FROM (
   SELECT connection_id FROM {{feed}} GROUP BY connection_id, ended IS NULL HAVING {MORE_ROWS_SQL} <> 0
-)"""
-_SIDE_BY_SIDE: Final = f"""
-SELECT DISTINCT connection_id AS id FROM (
+) UNION ALL
+SELECT DISTINCT '{_SIDE_BY_SIDE}' AS change, connection_id AS id FROM (
   SELECT connection_id FROM {{feed}} WHERE overlapping_captures IS NOT NULL
   GROUP BY connection_id, CAST(overlapping_captures AS string) HAVING {MORE_ROWS_SQL} <> 0
 )"""
@@ -89,6 +90,10 @@ SELECT address, queue_manager, shown_at FROM ({{handshakes}}) WHERE {SHOWN_SQL} 
 _CHANGED_SENDINGS: Final = """
 SELECT DISTINCT message_id AS id FROM {messages}
 WHERE packet_key IN (SELECT packet_key FROM {feed}) AND message_id IS NOT NULL"""
+_CHANGED: Final = (
+    (MESSAGES, _CHANGED_MESSAGES), (MESSAGES, _ADMINISTRATION_ACKS), (ORDER_ACKS, _FINAL_ACKS),
+    (SENDINGS, _CHANGED_SENDINGS),
+)  # fmt: skip
 _TRACED: Final = """
 SELECT DISTINCT m.message_id AS id FROM {messages} AS m JOIN {reports} AS r
   ON r.ordinal = m.message_ordinal AND r.prefix = substr(m.source_queue_manager, 1, 4)
@@ -213,15 +218,15 @@ class _MessagesUpdate:
     def _find_affected(self) -> pa.Array:
         """Return the messages that changes affect; UnknownChangesError."""
         before = self.step.kept(HopState)
-        self._add_changed(MESSAGES, _CHANGED_MESSAGES)
-        self._add_changed(MESSAGES, _ADMINISTRATION_ACKS)
-        self._add_changed(ORDER_ACKS, _FINAL_ACKS)
-        self._add_changed(SENDINGS, _CHANGED_SENDINGS, messages=MESSAGES)
+        if (changed := self.step.all_changed_rows(_CHANGED, messages=MESSAGES)) is not None:
+            self.affected += changed["id"].chunks
         if reports := self.step.changes(MESSAGES, _REPORTS):
             self._add_by(_TRACED, messages=MESSAGES, reports=pa.Table.from_pylist(reports))
         self._add_by_order_acks(self.step.changes(ORDER_ACKS, _ORDER_ACKS))
-        if len(names := self._changed_sessions(_OPENED_OR_CLOSED)):
-            self._add_by(_WAITING_ON_CONNECTIONS, rows=MESSAGE_TRANSFERS, messages=MESSAGES, connections=names)
+        opened_or_closed, side_by_side = self._changed_sessions()
+        if len(opened_or_closed):
+            messages = {"rows": MESSAGE_TRANSFERS, "messages": MESSAGES}
+            self._add_by(_WAITING_ON_CONNECTIONS, connections=opened_or_closed, **messages)
         if holes := ChangedHoles.read(self.step, self.settings.wait):
             sent_at = "unix_micros(g.first_sent_at)"
             for query in holes.affected_rows(MESSAGE_TRANSFERS, "message_id", sent_at, "first_sent_at"):
@@ -229,26 +234,29 @@ class _MessagesUpdate:
             condition = holes.affects_anywhere_sql("first_sent_at")
             sql = _ACKNOWLEDGED_FROM_ANYWHERE.replace("{condition}", condition)
             self._add_by(sql, rows=MESSAGE_TRANSFERS, messages=MESSAGES)
-        if len(names := self._changed_sessions(_SIDE_BY_SIDE)):
-            self._add_side_by_side(names)
+        if len(side_by_side):
+            self._add_side_by_side(side_by_side)
         if others := {*self.now.clones} ^ {*before.clones}:
             self._add_by(_OF_QUEUE_MANAGERS, rows=MESSAGE_TRANSFERS, names=others)
         self._add_by_clocks(self.step.changes(MESSAGES, CHANGED_CLOCKS_SQL))
         self._add_by_capture_end(before.capture_ends)
         self._add_by_clock_steps(before)
-        self._add_by_handshakes(self.step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL))
+        self._add_by_handshakes(changed_handshakes(self.step))
         return distinct_texts(*self.affected)
 
-    def _changed_sessions(self, sql: str) -> pa.Array:
-        """Return the connections that a query over the changed sessions finds; UnknownChangesError."""
-        found = self.step.changed_rows(SESSIONS, sql)
-        return NO_TEXTS if found is None else distinct_texts(found["id"])
+    def _changed_sessions(self) -> tuple[pa.Array, pa.Array]:
+        """Return the sessions that were opened or closed, and those that captures saw side by side otherwise.
 
-    def _add_changed(self, table: Table, sql: str, **inputs: QueryInput) -> None:
-        """Add the messages that a query over what changed in a table finds; UnknownChangesError."""
-        found = self.step.changed_rows(table, sql, **inputs)
-        if found is not None:
-            self.affected += found["id"].chunks
+        UnknownChangesError where that is not known.
+        """
+        found = self.step.changed_rows(SESSIONS, _CHANGED_SESSIONS)
+        if found is None:
+            return NO_TEXTS, NO_TEXTS
+        opened_or_closed, side_by_side = (
+            distinct_texts(found["id"].filter(pc.equal(found["change"], change)))
+            for change in (_OPENED_OR_CLOSED, _SIDE_BY_SIDE)
+        )
+        return opened_or_closed, side_by_side
 
     def _add_by(self, sql: str, **inputs: QueryInput) -> None:
         """Add the messages that a query finds."""

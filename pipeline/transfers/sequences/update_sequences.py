@@ -28,7 +28,7 @@ from pipeline.lake.schema_enforcement import select_fields
 from pipeline.lake.staging_files import read_staged, staged_rows
 from pipeline.runs.recovery import RunMarkers
 from pipeline.transfers.changed_connections import connections_in_captures
-from pipeline.transfers.hops.address_queue_managers import CHANGED_HANDSHAKES_SQL
+from pipeline.transfers.hops.address_queue_managers import changed_handshakes
 from pipeline.transfers.hops.hop_keys import read_clones
 from pipeline.transfers.hops.hop_state import NO_STATE, HopState
 from pipeline.transfers.hops.missing_packets import ChangedHoles
@@ -166,7 +166,7 @@ class _EodSequencesUpdate:
             self._add_sequences("packet_key", keys, _earliest(sendings["sent_at"]))
         if holes := ChangedHoles.read(step, self.settings.wait):
             self._add_by_holes(holes)
-        self._add_by_handshakes(step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL))
+        self._add_by_handshakes(changed_handshakes(step))
         if captures := self.now.captures_with_other_places(before):
             self._add_sequences("connection_id", connections_in_captures(self.lake, captures), 0)
         self._add_by_clones({*self.now.clones} ^ {*before.clones})
