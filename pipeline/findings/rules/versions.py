@@ -4,6 +4,6 @@ from typing import Final
 
 CALL_RULES: Final = "e7decfb39dfae0dd"
 SESSION_RULES: Final = "5dc71b306be53f94"
-HOP_RULES: Final = "f47054c743d19b5f"
-CLONE_RULES: Final = "062bad9ae2245827"
+HOP_RULES: Final = "f7022643661166a9"
+CLONE_RULES: Final = "75574a4d1bc04f6e"
 SEQUENCE_RULES: Final = "26fbe30a2bbc660c"
