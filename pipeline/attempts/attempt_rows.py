@@ -150,8 +150,9 @@ def identity_query(servers: Collection[str | None] | None) -> BoundQuery:
 
 def joined_parts(parts: Mapping[str, pa.Table]) -> pa.Table:
     """Return the calls in the answers to ``server_slices.attempt_queries``, each once."""
-    some = (parts[name] for name in ("calls", "shared", "clients") if name in parts)
-    return unique_rows(pa.concat_tables(some, promote_options="default"), "call_key")
+    own = join_by_key(join_by_key(parts["calls"], parts["outcomes"]), parts["messages"])
+    more = (parts[name] for name in ("shared", "clients") if name in parts)
+    return unique_rows(pa.concat_tables([own, *more], promote_options="default"), "call_key")
 
 
 def attempts_function(*, ends: Mapping[str, int], aliases: Mapping[str, str], cleanup_s: float) -> GroupFunction:
@@ -211,10 +212,10 @@ def _of_server(rows: pa.Table, server: str | None) -> pa.Table:
 
 
 def join_by_key(calls: pa.Table, more: pa.Table, key: str = "call_key") -> pa.Table:
-    """Return calls with the columns of the row that has the same key; null where there is none."""
+    """Return calls with the other columns of the row that has the same key; null where there is none."""
     places = pc.index_in(calls.column(key), more.column(key).combine_chunks())
     for name in more.column_names:
-        if name != key:
+        if name not in calls.column_names:
             calls = calls.append_column(name, more.column(name).take(places))
     return calls
 

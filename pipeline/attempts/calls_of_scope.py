@@ -71,10 +71,10 @@ def all_calls(servers: Collection[str | None] | None = None, *, starts: bool = T
     of_servers, inputs = servers_condition(servers)
     texts = {
         "is_wanted": f"{of_servers} AND {_methods('protocol', starts=starts)}",
-        "of_ongoing": "", "found": "{reads}", "at_servers": "server_address IN {sliced}",
+        "of_ongoing": "", "found": "SELECT * FROM {reads}", "at_servers": "server_address IN {sliced}",
         "of_servers": of_servers, "is_connection": f"{IS_RPC_CONNECTION_SQL} AND {of_servers}",
         "known": f"{_OUTCOMES} AND {of_servers} AND {_methods('interface_name', starts=starts)}",
-        "with_own_call": "TRUE", "on_own_connection": "TRUE",
+        "of_dates": "TRUE", "on_own_connection": "TRUE",
     }  # fmt: skip
     return CallSource(texts, inputs)
 
@@ -84,7 +84,7 @@ def calls_of_scope(scope: RecomputeScope, table: Table) -> CallSource:
     starts = table is RECEIVE_ATTEMPTS
     here, methods = dates_condition(scope.dates), _methods("protocol", starts=starts)
     is_stored = affected = "connection_id IN {names}"
-    known = f"{_OUTCOMES} AND call_key IN (SELECT call_key FROM described)"
+    known = _OUTCOMES
     others = []
     if scope.numbered:
         others.append(f"{_OTHER} {{openings}} WHERE {IS_OPENING_SQL}")
@@ -99,16 +99,18 @@ def calls_of_scope(scope: RecomputeScope, table: Table) -> CallSource:
         others.append(f"{_OTHER} {{reads}} WHERE {shares}")
     else:
         known = f"{known} AND {here}"
-    if scope.numbered:
-        of_openings = f"{_OUTCOMES.replace('{calls}', '{outcomes}')} AND server_address IN {{numbered}}"
-        known = f"{known} UNION {of_openings}"
+        if scope.numbered:
+            of_openings = f"{_OUTCOMES.replace('{calls}', '{outcomes}')} AND server_address IN {{numbered}}"
+            known = f"{known} UNION ALL {of_openings} AND NOT {here}"
+    is_wanted = f"{here} AND {affected} AND {methods}"
     texts = {
-        "is_wanted": f"{here} AND {affected} AND {methods}",
-        "found": "reads", "of_ongoing": _OF_ONGOING if len(scope.ongoing_connections) else "",
+        "is_wanted": is_wanted,
+        "found": " UNION ALL ".join([f"{_OTHER} {{reads}} WHERE {IS_READ_SQL} AND {is_wanted}", *others]),
+        "of_ongoing": _OF_ONGOING if len(scope.ongoing_connections) else "",
         "at_servers": "TRUE", "of_servers": "server_address IN {numbered}",
         "is_connection": "TRUE", "known": known,
-        "with_own_call": f"{here} AND call_key IN (SELECT call_key FROM own)",
-        "on_own_connection": "connection_id IN (SELECT connection_id FROM own)",
+        "of_dates": here,
+        "on_own_connection": "connection_id IN (SELECT connection_id FROM {connections})",
         "is_stored": is_stored,
     }  # fmt: skip
     inputs: dict[str, QueryInput] = {

@@ -39,7 +39,6 @@ from pipeline.attempts.attempt_rows import (
     IS_READ_SQL,
     IS_RPC_CONNECTION_SQL,
     IS_WANTED,
-    MESSAGE_FACTS,
     OUTCOME_FACTS,
     READ_MESSAGE_COLUMNS,
     servers_condition,
@@ -55,7 +54,6 @@ from pipeline.attempts.changed_rows import (
     sql_values,
 )
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
-from pipeline.attempts.columns.call_columns import MESSAGE_ERRORS
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, QueryInput, RowsOfDates
 from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
@@ -117,23 +115,22 @@ _TABLES: Final = f"""{_OWN_SLICED}, reads AS (
 )"""
 _SAME_SERVER: Final = "ON by_number.server_address IS NOT DISTINCT FROM"
 _KNOWN: Final = ", ".join(f"known.{name}" for name in OUTCOME_FACTS)
-# What tables know of the ``own`` calls.
-_OWN: Final = f"""described AS (
-  SELECT call_key FROM own
-), known AS (
-  {{known}}
-), messages AS (
-  SELECT {", ".join(READ_MESSAGE_COLUMNS)} FROM {{{{messages}}}} WHERE {{with_own_call}}
-), identities AS (
+# The ``own`` calls, and what other tables know of them. Of the two sides of a join one is in memory: the narrow one.
+_OWN: Final = {
+    "calls": f"""identities AS (
   {IDENTITIES_SQL.replace("{rows}", "{{binds}} AS binds")} AND {{on_own_connection}} GROUP BY connection_id
 )
-SELECT {", ".join(f"own.{name}" for name in (*ATTEMPT_READ_COLUMNS, "slice", IS_WANTED))}, {_KNOWN},
-  {", ".join((*IDENTITY_COLUMNS, *MESSAGE_FACTS, MESSAGE_ERRORS))}
-FROM own
-LEFT JOIN known ON known.call_key = own.call_key
-LEFT JOIN messages ON messages.call_key = own.call_key
-LEFT JOIN identities ON identities.connection_id = own.connection_id"""
-_OWN_IN_SLICES: Final = f"{_OWN_SLICED}, {_OWN}"
+SELECT {", ".join(f"own.{name}" for name in (*ATTEMPT_READ_COLUMNS, "slice", IS_WANTED))}, {", ".join(IDENTITY_COLUMNS)}
+FROM own LEFT JOIN identities ON identities.connection_id = own.connection_id""",
+    "outcomes": """known AS (
+  {known}
+)
+SELECT known.*, own.server_address, own.slice FROM known JOIN own ON own.call_key = known.call_key""",
+    "messages": f"""messages AS (
+  SELECT {", ".join(READ_MESSAGE_COLUMNS)} FROM {{{{messages}}}} WHERE {{of_dates}}
+)
+SELECT messages.*, own.server_address, own.slice FROM messages JOIN own ON own.call_key = messages.call_key""",
+}
 # Of large conversations: which calls of its other slices a slice needs.
 _BEGINS, _REJECTS, _OPENS = (
     dependency_keys.role_condition_sql("RemoteRead", role) for role in ("start", "reject", "open")
@@ -157,9 +154,10 @@ large_reads AS (
   SELECT large, min_by(call_key, coalesce({CALL_TIME_SQL}, 0)) AS call_key FROM large_reads WHERE {_OPENS}
   GROUP BY large, connection_id
   UNION ALL
-  SELECT large, min(large_reads.call_key) AS call_key FROM large_reads
-  LEFT JOIN known ON known.call_key = large_reads.call_key
-  WHERE requested_at IS NULL AND coalesce(outcome, '') <> 'no_request' GROUP BY large, connection_id
+  SELECT large, min(call_key) AS call_key FROM large_reads
+  WHERE requested_at IS NULL AND call_key NOT IN (
+    SELECT call_key FROM {{calls}} WHERE outcome = 'no_request' AND {{of_dates}}
+  ) GROUP BY large, connection_id
 ), needed AS (
   SELECT call_key, contexts.slice FROM large_reads JOIN contexts
   ON contexts.large = large_reads.large AND contexts.context_handle = large_reads.context_handle
@@ -172,16 +170,16 @@ large_reads AS (
   JOIN (SELECT DISTINCT conversation, place FROM places) AS slices ON slices.conversation = of_connections.large
 ),"""
 _NEEDED: Final = "UNION SELECT call_key, slice FROM needed"
-_SHARED: Final = f"""{_TABLES}, described AS (
-  SELECT call_key FROM reads
-), known AS (
-  {{known}}
-), {{of_others}} shared AS (
+_SHARED: Final = f"""{_TABLES}, {{of_others}} shared AS (
   SELECT decisive.call_key, by_number.slice FROM decisive JOIN by_number {_SAME_SERVER} decisive.server_address
   {{needed}} {{of_ongoing}}
+), known AS (
+  SELECT * FROM ({{known}}) WHERE call_key IN (SELECT call_key FROM shared)
+), found AS (
+  {{found}}
 )
 SELECT {", ".join(f"found.{name}" for name in ATTEMPT_READ_COLUMNS)}, shared.slice, {_KNOWN}
-FROM {{found}} AS found JOIN shared ON shared.call_key = found.call_key
+FROM found JOIN shared ON shared.call_key = found.call_key
 LEFT JOIN known ON known.call_key = found.call_key"""
 _CLIENTS: Final = f"""{_TABLES}
 SELECT openings.*, by_number.slice FROM openings JOIN by_number {_SAME_SERVER} openings.server_address"""
@@ -202,14 +200,14 @@ SELECT DISTINCT {", ".join(CONNECTION_FIELDS)}, server_address, place AS slice F
   SELECT * FROM places UNION ALL SELECT * FROM shared UNION ALL SELECT * FROM without_bind
 )"""
 # The same of servers that have one slice each.
-_WHOLE_OWN: Final = f"{_WANTED}, own AS (SELECT *, '' AS slice, TRUE AS {IS_WANTED} FROM wanted), {_OWN}"
+_WHOLE_OWN: Final = f"{_WANTED}, own AS (SELECT *, '' AS slice, TRUE AS {IS_WANTED} FROM wanted)"
 _WHOLE_OWN_AND_OTHERS: Final = f"""{_WANTED}, others AS (
   {{others}}
 ), own AS (
   SELECT *, '' AS slice, TRUE AS {IS_WANTED} FROM wanted
   UNION ALL
   SELECT *, '', FALSE FROM others WHERE call_key NOT IN (SELECT call_key FROM wanted)
-), {_OWN}"""
+)"""
 _WHOLE_CLIENTS: Final = f"""
 SELECT {", ".join(CLIENT_CALL_COLUMNS)}, '' AS slice FROM {{{{clients}}}}
 WHERE {IS_CLIENT_CALL_SQL} AND {{of_servers}}"""
@@ -287,15 +285,18 @@ def _cut_servers(
 def _queries(source: CallSource, cuts: _Cuts) -> dict[str, BoundQuery]:
     """Return the queries for the rows of a source."""
     own = _WHOLE_OWN_AND_OTHERS if source.others else _WHOLE_OWN
-    texts = {"calls": own, "clients": _WHOLE_CLIENTS, "connections": _WHOLE_CONNECTIONS}
+    texts = {"clients": _WHOLE_CLIENTS, "connections": _WHOLE_CONNECTIONS}
     if cuts.sliced:
-        texts = {"calls": _OWN_IN_SLICES, "shared": _SHARED, "clients": _CLIENTS, "connections": _CONNECTIONS}
+        own, texts = _OWN_SLICED, {"shared": _SHARED, "clients": _CLIENTS, "connections": _CONNECTIONS}
+    texts |= {name: f"{own}, {sql}" for name, sql in _OWN.items()}
     if not source.has_clients:
         del texts["clients"]
     if (is_stored := source.texts.get("is_stored")) is not None:
         whole = f"{_WANTED}{_WHOLE_STORED}" if "FROM wanted" in is_stored else _WHOLE_STORED
         texts["stored"] = _STORED if cuts.sliced else whole
-    of_others, needed = (_OF_OTHERS, _NEEDED) if cuts.large.num_rows else ("", "")
+    of_others, needed = "", ""
+    if cuts.large.num_rows:
+        of_others, needed = _OF_OTHERS.replace("{of_dates}", source.texts["of_dates"]), _NEEDED
     others = " UNION ALL ".join(source.others)
     filled_in = source.texts | {
         "digits": str(cuts.digits), "of_others": of_others, "needed": needed, "others": others,
