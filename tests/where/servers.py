@@ -17,10 +17,14 @@ from pathlib import Path
 
 import pyspark
 
+from jobs.session import JAVA_CLASS_ARCHIVE, delta_jars
+
 SPARK_HOME = Path(pyspark.__file__).parent
 LOCALHOST = "127.0.0.1"
 _MAX_WAIT_S = 240.0
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # options of Java for what does not run for long
+# For Java that does not run for long: options, and the class path for which set-up has made an archive of classes.
+QUICK_JAVA = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:SharedArchiveFile={JAVA_CLASS_ARCHIVE} -Xlog:cds*=off"
+CLASS_PATH = os.pathsep.join(map(str, delta_jars()))
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -82,7 +86,12 @@ def cluster(folder: Path, **more: str) -> Iterator[str]:
     """
     port, spark_class = free_port(), str(SPARK_HOME / "bin" / "spark-class")
     url, deploy = f"spark://{LOCALHOST}:{port}", "org.apache.spark.deploy"
-    small = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA, **more}
+    small = {
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
+        "SPARK_DAEMON_CLASSPATH": CLASS_PATH,
+        **more,
+    }
     with ExitStack() as stack:
         log = folder / "master.log"
         folder.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from schemas import catalog
 from where import connect_answers, lease_client, serverless_job, submitted_job
-from where.servers import LOCALHOST, QUICK_JAVA, cluster, connect_server, environment, made_by
+from where.servers import CLASS_PATH, LOCALHOST, QUICK_JAVA, cluster, connect_server, environment, made_by
 
 pytestmark = pytest.mark.spark
 
@@ -134,6 +134,7 @@ def test_workers_have_the_code_from_pyfiles_and_tasks_that_die_are_repeated(proj
             "spark-submit", "--master", master, "--properties-file", properties,
             "--py-files", tmp_path / "pyfiles.zip", "--conf", f"spark.driver.host={LOCALHOST}",
             "--conf", "spark.executor.memory=768m", "--conf", f"spark.executor.extraJavaOptions={QUICK_JAVA}",
+            "--conf", f"spark.executor.extraClassPath={CLASS_PATH}",
             "--conf", "spark.scheduler.minRegisteredResourcesRatio=1",
             "job.py", tmp_path / "out",
         ]  # fmt: skip
