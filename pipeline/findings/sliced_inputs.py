@@ -40,12 +40,13 @@ found AS (
   SELECT {columns}, connection_id AS _connection, server_address AS _server, {is_opening} AS _is_opening
   FROM {{rows}} WHERE {where}
 )"""
+# Rows pass through both joins: asked for twice they would be kept, with all columns, and go to files.
 _ROWS: Final = f"""WITH {_SLICES} {_FOUND}
-SELECT {{names}}, _server AS server_address, coalesce(slice, '') AS slice
-FROM found LEFT JOIN slices ON slices.connection_id = found._connection WHERE NOT _is_opening
-UNION ALL
-SELECT {{names}}, _server AS server_address, slice
-FROM found JOIN places ON places.server_address IS NOT DISTINCT FROM found._server WHERE _is_opening"""
+SELECT {{names}}, _server AS server_address,
+  CASE WHEN _is_opening THEN places.slice ELSE coalesce(slices.slice, '') END AS slice
+FROM found LEFT JOIN slices ON slices.connection_id = found._connection
+LEFT JOIN places ON coalesce(places.server_address, '') = CASE WHEN _is_opening THEN coalesce(found._server, '') END
+WHERE NOT _is_opening OR places.slice IS NOT NULL"""
 _WHOLE_ROWS: Final = f"WITH {_FOUND} SELECT {{names}}, _server AS server_address, '' AS slice FROM found"
 _BY_CALL: Final = f"""WITH {_SLICES} calls AS (
   SELECT call_key, connection_id, server_address FROM {{{{calls}}}} WHERE {{where}}
