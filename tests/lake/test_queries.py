@@ -4,11 +4,11 @@ import datetime as dt
 import gc
 import re
 from collections import Counter
-from contextlib import ExitStack
 from decimal import Decimal
 from itertools import permutations
 from pathlib import Path
-from threading import Event, Thread
+from threading import Barrier, Thread
+from time import sleep
 
 import duckdb
 import pyarrow as pa
@@ -356,28 +356,6 @@ def test_long_texts_are_cut_in_sql_as_elsewhere(lake):
         assert found["text"].to_pylist() == [text and cut_text(text, distinct=True) for text in texts]
 
 
-def test_values_that_little_memory_is_too_little_for_are_read_with_more():
-    engine, limits = DuckDbSql(), []
-
-    def memory_limit():
-        return engine.answer("SELECT current_setting('memory_limit') AS most", {})["most"][0].as_py()
-
-    def ask(length):
-        limits.append(memory_limit())
-        sql = f"SELECT repeat(text, {length}) AS text FROM {{rows}}"
-        with engine.read_answer(sql, {"rows": pa.table({"text": [*map(str, range(20))]})}) as batches:
-            return sum(map(len, batches))
-
-    engine._cursor().execute("SET threads = 2")
-    with engine.little_memory():
-        assert engine.with_enough_memory(lambda: ask(10)) == 20
-        assert engine.with_enough_memory(lambda: ask(20_000_000)) == 20
-    assert limits == ["512.0 MiB", "512.0 MiB", "2.0 GiB"]
-    assert memory_limit() == "2.0 GiB"
-    with pytest.raises(OSError, match="no such file"):
-        engine.with_enough_memory(lambda: raise_error(OSError("no such file")))
-
-
 def test_a_query_that_all_memory_is_too_little_for_has_what_duckdb_takes_of_a_machine(monkeypatch):
     monkeypatch.setattr("pipeline.lake.queries.duckdb_sql._MEMORY_MB", 300)
     engine = DuckDbSql()
@@ -388,72 +366,52 @@ def test_a_query_that_all_memory_is_too_little_for_has_what_duckdb_takes_of_a_ma
         with engine.read_answer(sql, {"rows": pa.table({"text": [*map(str, range(20))]})}) as batches:
             return sum(map(len, batches))
 
-    with engine.little_memory():
-        with pytest.raises((duckdb.OutOfMemoryException, OSError), match="Out of Memory"):
-            ask()
-        assert engine.with_enough_memory(ask) == 20
+    with pytest.raises((duckdb.OutOfMemoryException, OSError), match="Out of Memory"):
+        ask()
+    assert engine.with_enough_memory(ask) == 20
+    with pytest.raises(OSError, match="no such file"):
+        engine.with_enough_memory(lambda: raise_error(OSError("no such file")))
     assert engine.answer("SELECT current_setting('memory_limit') AS most", {})["most"].to_pylist() == ["300.0 MiB"]
 
 
-def test_a_query_keeps_the_memory_of_a_machine_while_another_one_needs_more_than_little(monkeypatch):
-    engine, asked = DuckDbSql(), []
+def test_one_query_at_a_time_has_the_memory_of_a_machine(monkeypatch):
+    engine, asked, begun = DuckDbSql(), [], []
     monkeypatch.setattr(engine, "_limit_memory", asked.append)
-    has_begun = Event()
-
-    def need_more():
-        if not has_begun.is_set():
-            has_begun.set()
-            raise OSError("Out of Memory")
-
-    other = Thread(target=lambda: engine.with_enough_memory(need_more))
 
     def ask():
-        if asked[-1:] != [None]:
+        begun.append(asked[-1:])
+        if len(begun) < 3:  # both, with the memory of all queries
+            both.wait()
             raise OSError("Out of Memory")
-        other.start()
-        has_begun.wait()
-        other.join(0.2)
+        sleep(0.1)
         return asked[-1]
 
-    assert engine.with_enough_memory(ask) is None
-    other.join()
-    assert asked == [2048, None, 2048, 2048]
+    both, found = Barrier(2), []
+    others = [Thread(target=lambda: found.append(engine.with_enough_memory(ask))) for _ in range(2)]
+    for each in others:
+        each.start()
+    for each in others:
+        each.join()
+    assert found == [None, None]
+    assert asked == [None, 2048, None, 2048]
 
 
-def test_queries_are_asked_also_where_their_memory_cannot_be_less(monkeypatch):
+def test_a_query_is_answered_also_where_the_memory_cannot_be_less_again(monkeypatch):
     engine, asked = DuckDbSql(), []
 
     def limit(megabytes):
         asked.append(megabytes)
-        if megabytes < 2048:
+        if megabytes is not None:
             raise duckdb.OutOfMemoryException("could not free up enough memory")
 
-    monkeypatch.setattr(engine, "_limit_memory", limit)
-    engine._cursor().execute("SET threads = 3")
-    with engine.little_memory():
-        assert engine.answer("SELECT 1 AS one", {})["one"].to_pylist() == [1]
-    assert asked == [768, 2048]
-
-
-def test_little_memory_lasts_until_the_last_of_several_threads_leaves(monkeypatch):
-    """One that needs more meanwhile has it until then: who enters after that does not take it away."""
-    engine, asked = DuckDbSql(), []
-    monkeypatch.setattr(engine, "_limit_memory", asked.append)
-    engine._cursor().execute("SET threads = 2")
-
     def ask():
-        if asked == [512]:
+        if not asked:
             raise OSError("Out of Memory")
-        return asked[-1]
+        return 1
 
-    with ExitStack() as first, engine.little_memory():
-        first.enter_context(engine.little_memory())
-        assert asked == [512]
-        assert engine.with_enough_memory(ask) == 2048
-        with engine.little_memory():
-            first.close()
-        assert asked == [512, 2048]
-    assert asked == [512, 2048, 2048]
+    monkeypatch.setattr(engine, "_limit_memory", limit)
+    assert engine.with_enough_memory(ask) == 1
+    assert asked == [None, 2048]
 
 
 def raise_error(error):

@@ -159,8 +159,7 @@ def answer_groups(
     Tasks read files in a folder that is made anew.
     """
     ask = {name: partial(_answer, sql, *part, query.keys, limits, folder / name) for name, part in parts.items()}
-    with sql.little_memory():
-        answers = run_concurrently(ask, at_once=_ANSWERS_AT_ONCE)
+    answers = run_concurrently(ask, at_once=_ANSWERS_AT_ONCE)
     whole = {name: answer for name, answer in answers.items() if isinstance(answer, _Answer)}
     if len(whole) == len(answers):
         tables = {name: answer.table() for name, answer in whole.items()}

@@ -60,8 +60,7 @@ _SPELLINGS: Final = (  # what no macro can stand for: keywords, aggregates with 
     (re.compile(r"\b(max|min)_by\("), r"arg_\1_null("),  # DuckDB's own leave out rows without the value
     (re.compile(r"\b(\w+) -> "), r"lambda \1: "),
 )
-_MEMORY_MB: Final = 2048
-_LITTLE_MEMORY_MB: Final = 256  # for each thread: what is more goes to files, and takes little longer
+_MEMORY_MB: Final = 2048  # of all queries: what is more goes to files and comes back, for several times the seconds
 _BATCH_ROWS: Final = 2048  # of an answer that is read bit by bit: DuckDB computes so many at once
 _LARGE_BATCH_ROWS: Final = 65_536  # of one that is read as a whole, without stubs and bodies
 _EPOCH: Final = date(1970, 1, 1).toordinal()
@@ -171,7 +170,6 @@ class DuckDbSql:
         self._file_columns: dict[str, str] = {}  # by file, what is equal for files with the same columns
         self._column_names: dict[str, frozenset[str]] = {}  # by that, the columns
         self._lock = Lock()
-        self._with_little_memory = 0  # threads within ``little_memory``
         self._alone = Lock()  # held by a query that has more memory than others
 
     def answer(self, sql: str, of: Mapping[str, Given]) -> pa.Table:
@@ -200,56 +198,24 @@ class DuckDbSql:
             rows = pa.Table.from_batches(batches, reader.schema)
             return rows.combine_chunks() if rows.num_rows <= max_rows else None
 
-    @contextmanager
-    def little_memory(self) -> Iterator[None]:
-        """Let queries within use little memory, on a few cores; each is asked by ``with_enough_memory``.
-
-        All queries of this process share it: of several threads the first one to enter limits it, the last one to leave
-        takes the limit away. One that needs more in between takes it away for all.
-        """
-        if self._count_little_memory(1) == 1:
-            with self._cursor() as cursor:
-                threads = cursor.execute("SELECT current_setting('threads')").fetchall()[0][0]
-            self._lower_memory(min(max(2, threads) * _LITTLE_MEMORY_MB, _MEMORY_MB))
-        try:
-            yield
-        finally:
-            if not self._count_little_memory(-1):
-                self._lower_memory(_MEMORY_MB)
-
-    def _count_little_memory(self, more: int) -> int:
-        with self._lock:
-            self._with_little_memory += more
-            return self._with_little_memory
-
     def with_enough_memory(self, ask: Callable[[], Result]) -> Result:
         """Return what asking gives.
 
-        Where little memory is too little, as for very long values, it is asked once more with all that queries have;
-        where that is too little too, as for joins of very many rows beside one another, with what DuckDB takes of a
-        machine. One query at a time has so much; those that need more than little memory wait for it.
+        Where the memory of all queries is too little, as for very long values, or for joins of very many rows beside
+        one another, it is asked once more with what DuckDB takes of a machine. One query at a time has so much.
         """
         try:
             return ask()
         except (duckdb.OutOfMemoryException, OSError) as error:
-            _raise_others(error)
-        with self._alone:
-            self._limit_memory(_MEMORY_MB)
-        try:
-            return ask()
-        except (duckdb.OutOfMemoryException, OSError) as error:
-            _raise_others(error)
+            if "Out of Memory" not in str(error):
+                raise
         with self._alone:
             self._limit_memory(None)
             try:
                 return ask()
             finally:
-                self._lower_memory(_MEMORY_MB)
-
-    def _lower_memory(self, megabytes: int) -> None:
-        """Limit the memory of all queries, unless they use more now."""
-        with suppress(duckdb.OutOfMemoryException):
-            self._limit_memory(megabytes)
+                with suppress(duckdb.OutOfMemoryException):  # others use more at this moment
+                    self._limit_memory(_MEMORY_MB)
 
     def _limit_memory(self, megabytes: int | None) -> None:
         """Limit the memory of all queries; None: to DuckDB's own limit, four fifths of the machine's."""
@@ -323,12 +289,6 @@ class DuckDbSql:
                 for macro in _MACROS:
                     self._connection.execute(f"CREATE MACRO {macro}")
             return self._connection.cursor()
-
-
-def _raise_others(error: Exception) -> None:
-    """Raise an error that is not one of too little memory."""
-    if "Out of Memory" not in str(error):
-        raise error
 
 
 def _column_list(names: Iterable[str], missing: Collection[str] = ()) -> str:

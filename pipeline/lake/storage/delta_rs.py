@@ -292,8 +292,7 @@ class DeltaRsStore:
             with self._sql.read_answer(sql, {"rows": given}) as rows:
                 return write_data_files(self._log.folder(table), table, rows)
 
-        with self._sql.little_memory():
-            return self._sql.with_enough_memory(write)
+        return self._sql.with_enough_memory(write)
 
     def _commit_files(self, table: Table, files: Sequence[DataFile], mode: str, note: CommitNote) -> None:
         if files or mode == "overwrite":
