@@ -94,11 +94,11 @@ _GROUPS_SCHEMA: Final = pa.schema([(name, pa.string()) for name in GROUP_COLUMNS
 class RecomputeScope:
     """The connections whose attempts are recomputed, and the event dates of their calls and attempts.
 
-    Of ``connections`` all attempts are recomputed; of ``ongoing_connections`` only those that depend on one of the
-    ``changed_keys``; ``changed_calls`` are their changed, new or deleted calls. ``connection_rows`` are the rows of
-    bronze.connections of these and more, ``call_count`` the number of calls to recompute; ``cancelled_requests`` what
-    qm2qm Starts of theirs share with cancels (``REQUEST_KEY_SQL``). At ``numbered`` servers queues are used by number:
-    the connections on which they are opened, closed and cancelled are among the rows.
+    Of ``connections`` all attempts are recomputed; of ``ongoing_connections`` only those of ``ongoing_calls``, which
+    require a changed key; ``changed_calls`` are their changed, new or deleted calls. ``connection_rows`` are the rows
+    of bronze.connections of these and more, ``call_count`` the number of calls to recompute; ``cancelled_requests``
+    what qm2qm Starts of theirs share with cancels (``REQUEST_KEY_SQL``). At ``numbered`` servers queues are used by
+    number: the connections on which they are opened, closed and cancelled are among the rows.
     """
 
     connections: pa.Array = field(default_factory=no_texts)
@@ -108,11 +108,11 @@ class RecomputeScope:
     call_count: int = 0
     cancelled_requests: pa.Array = field(default_factory=no_texts)
     numbered: frozenset[str] = frozenset()
-    changed_keys: pa.Array = field(default_factory=no_texts)
+    ongoing_calls: pa.Array = field(default_factory=no_texts)
     changed_calls: pa.Array = field(default_factory=no_texts)
 
     def __bool__(self) -> bool:
-        return bool(len(self.connections) or len(self.changed_keys))
+        return bool(len(self.connections) or len(self.ongoing_connections))
 
     @property
     def all_connections(self) -> pa.Array:
@@ -174,8 +174,9 @@ def find_recompute_scope(
     published = read_published_keys(ongoing) if len(ongoing) else PUBLISHED_KEYS_SCHEMA.empty_table()
     spans = zip(ours["first_packet_at"].to_pylist(), ours["last_packet_at"].to_pylist(), strict=True)
     dates = frozenset({*distinct_dates(calls.places), *_days_of_spans(spans), None})
-    keys = distinct_texts(pc.list_flatten(published["published_keys"]), calls.changed_keys)
     users = {*pc.unique(ours["server_address"]).to_pylist()} & (numbered.keys() | changed.latest_starts().keys())
+    keys = distinct_texts(pc.list_flatten(published["published_keys"]), calls.changed_keys)
+    keys = _all_changed_keys(lake, keys, on, dates, users) if len(ongoing) else keys
     scope = RecomputeScope(
         connections=affected.filter(pc.invert(pc.is_in(affected, ongoing))),
         ongoing_connections=ongoing,
@@ -183,10 +184,18 @@ def find_recompute_scope(
         connection_rows=found,
         call_count=_call_count(ours.filter(pc.invert(is_in(ours, "connection_id", ongoing)))) + published.num_rows,
         numbered=frozenset(users),
-        changed_keys=_all_changed_keys(lake, keys, on, dates, users) if on.associations else keys,
+        ongoing_calls=read_requiring_calls(lake, ongoing, keys, dates) if len(ongoing) else NO_TEXTS,
         changed_calls=distinct_texts(published["call_key"]),
     )
     return _with_calls_by_number(lake, scope, cancels=cancels) if users else scope
+
+
+def read_requiring_calls(lake: Lake, connections: pa.Array, keys: pa.Array, dates: Collection[date | None]) -> pa.Array:
+    """Return the calls on some connections and dates that require one of some keys (``dependency_keys``)."""
+    requires = dependency_keys.keys_overlap(dependency_keys.REQUIRED_KEYS, "{keys}")
+    sql = f"SELECT call_key FROM {{reads}} WHERE connection_id IN {{names}} AND {requires}"
+    reads = RowsOfDates(REMOTE_READ_CALLS, dates)
+    return distinct_texts(lake.query(sql, reads=reads, names=connections, keys=keys)["call_key"])
 
 
 def _call_count(connections: pa.Table) -> int:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from pipeline.arrow_rows import distinct_texts
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.affected_scope import IS_OPENING_SQL, SHARES_REQUEST_KEY_SQL, RecomputeScope
 from pipeline.attempts.attempt_rows import (
@@ -89,9 +90,8 @@ def calls_of_scope(scope: RecomputeScope, table: Table) -> CallSource:
     if scope.numbered:
         others.append(f"{_OTHER} {{openings}} WHERE {IS_OPENING_SQL}")
     if len(scope.ongoing_connections):
-        requires = dependency_keys.keys_overlap(dependency_keys.REQUIRED_KEYS, "{keys}")
-        affected = f"({affected} OR (connection_id IN {{ongoing}} AND {requires}))"
-        made = f"SELECT {_ROW_KEYS[table]} FROM wanted UNION SELECT {_ROW_KEYS[table]} FROM {{changed_calls}}"
+        affected = f"({affected} OR call_key IN {{ongoing_calls}})"
+        made = f"SELECT {_ROW_KEYS[table]} FROM (SELECT value AS call_key FROM {{replaced_calls}})"
         is_stored = f"{is_stored} OR (connection_id IN {{ongoing}} AND {table.key[0]} IN ({made}))"
         others.append(f"{_PUBLISHING} AND {methods} AND {here}) AS publishing")
     if len(scope.cancelled_requests) and starts:
@@ -115,11 +115,12 @@ def calls_of_scope(scope: RecomputeScope, table: Table) -> CallSource:
     }  # fmt: skip
     inputs: dict[str, QueryInput] = {
         "names": scope.connections, "ongoing": scope.ongoing_connections,
-        "keys": scope.changed_keys,
+        "ongoing_calls": scope.ongoing_calls,
         "shared": scope.cancelled_requests, "numbered": scope.numbered,
         "openings": OPENING_CALLS[REMOTE_READ_CALLS], "clients": OPENING_CALLS[CLIENT_CALLS],
         "outcomes": OPENING_CALLS[RPC_CALLS], "connections": scope.connection_rows,
-        "stored": RowsOfDates(table, scope.dates), "changed_calls": pa.table({"call_key": scope.changed_calls}),
+        "stored": RowsOfDates(table, scope.dates),
+        "replaced_calls": pa.table({"value": distinct_texts(scope.ongoing_calls, scope.changed_calls)}),
     }  # fmt: skip
     return CallSource(texts, inputs, others, has_clients=bool(scope.numbered))
 

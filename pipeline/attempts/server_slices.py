@@ -216,7 +216,7 @@ SELECT {", ".join(CONNECTION_FIELDS)}, server_address, '' AS slice FROM {{{{conn
 # The rows of gold that what is made of the wanted calls replaces.
 _WHOLE_STORED: Final = """
 SELECT *, '' AS slice FROM {{stored}} WHERE {is_stored}"""
-_STORED: Final = f"""{_WANTED}, {_CONNECTIONS_SLICED}
+_STORED: Final = f"""WITH {_CONNECTIONS_SLICED}
 SELECT stored.*, coalesce(slice, '') || CASE WHEN cut.digits IS NULL THEN ''
   ELSE left(md5(coalesce({dependency_keys.READ_KEY}, '')), cut.digits) END AS slice
 FROM (SELECT * FROM {{{{stored}}}} WHERE {{is_stored}}) AS stored
@@ -291,9 +291,8 @@ def _queries(source: CallSource, cuts: _Cuts) -> dict[str, BoundQuery]:
     texts |= {name: f"{own}, {sql}" for name, sql in _OWN.items()}
     if not source.has_clients:
         del texts["clients"]
-    if (is_stored := source.texts.get("is_stored")) is not None:
-        whole = f"{_WANTED}{_WHOLE_STORED}" if "FROM wanted" in is_stored else _WHOLE_STORED
-        texts["stored"] = _STORED if cuts.sliced else whole
+    if "is_stored" in source.texts:
+        texts["stored"] = _STORED if cuts.sliced else _WHOLE_STORED
     of_others, needed = "", ""
     if cuts.large.num_rows:
         of_others, needed = _OF_OTHERS.replace("{of_dates}", source.texts["of_dates"]), _NEEDED

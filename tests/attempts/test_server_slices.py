@@ -16,7 +16,7 @@ from engines import shared_sql
 from example_counts import examples
 from pipeline.arrow_rows import NO_TEXTS, distinct_texts
 from pipeline.attempts import attempt_rows, dependency_keys, server_slices
-from pipeline.attempts.affected_scope import RecomputeScope
+from pipeline.attempts.affected_scope import RecomputeScope, read_requiring_calls
 from pipeline.attempts.attempt_rows import attempts_function
 from pipeline.attempts.calls.decoded_call import Clocks
 from pipeline.attempts.changed_rows import REQUEST_KEY_SQL, RPC_CONNECTIONS_QUERY
@@ -110,7 +110,7 @@ def scope_of(tables, connections, *, goes_on):
         call_count=len(tables[REMOTE_READ_CALLS]),
         cancelled_requests=distinct_texts(lake.query(sql, reads=REMOTE_READ_CALLS)["request"]),
         numbered=frozenset([SERVER]),
-        changed_keys=pc.drop_null(keys["key"]).combine_chunks(),
+        ongoing_calls=read_requiring_calls(lake, names, distinct_texts(keys["key"]), [None]) if goes_on else NO_TEXTS,
     )
 
 
