@@ -175,8 +175,10 @@ def find_recompute_scope(
     spans = zip(ours["first_packet_at"].to_pylist(), ours["last_packet_at"].to_pylist(), strict=True)
     dates = frozenset({*distinct_dates(calls.places), *_days_of_spans(spans), None})
     users = {*pc.unique(ours["server_address"]).to_pylist()} & (numbered.keys() | changed.latest_starts().keys())
-    keys = distinct_texts(pc.list_flatten(published["published_keys"]), calls.changed_keys)
-    keys = _all_changed_keys(lake, keys, on, dates, users) if len(ongoing) else keys
+    ongoing_calls = NO_TEXTS
+    if len(ongoing):
+        keys = distinct_texts(pc.list_flatten(published["published_keys"]), calls.changed_keys)
+        ongoing_calls = read_requiring_calls(lake, ongoing, _all_changed_keys(lake, keys, on, dates, users), dates)
     scope = RecomputeScope(
         connections=affected.filter(pc.invert(pc.is_in(affected, ongoing))),
         ongoing_connections=ongoing,
@@ -184,7 +186,7 @@ def find_recompute_scope(
         connection_rows=found,
         call_count=_call_count(ours.filter(pc.invert(is_in(ours, "connection_id", ongoing)))) + published.num_rows,
         numbered=frozenset(users),
-        ongoing_calls=read_requiring_calls(lake, ongoing, keys, dates) if len(ongoing) else NO_TEXTS,
+        ongoing_calls=ongoing_calls,
         changed_calls=distinct_texts(published["call_key"]),
     )
     return _with_calls_by_number(lake, scope, cancels=cancels) if users else scope

@@ -91,7 +91,7 @@ def calls_of_scope(scope: RecomputeScope, table: Table) -> CallSource:
         others.append(f"{_OTHER} {{openings}} WHERE {IS_OPENING_SQL}")
     if len(scope.ongoing_connections):
         affected = f"({affected} OR call_key IN {{ongoing_calls}})"
-        made = f"SELECT {_ROW_KEYS[table]} FROM (SELECT value AS call_key FROM {{replaced_calls}})"
+        made = f"SELECT {_ROW_KEYS[table]} FROM {{replaced_calls}}"
         is_stored = f"{is_stored} OR (connection_id IN {{ongoing}} AND {table.key[0]} IN ({made}))"
         others.append(f"{_PUBLISHING} AND {methods} AND {here}) AS publishing")
     if len(scope.cancelled_requests) and starts:
@@ -103,7 +103,7 @@ def calls_of_scope(scope: RecomputeScope, table: Table) -> CallSource:
             of_openings = f"{_OUTCOMES.replace('{calls}', '{outcomes}')} AND server_address IN {{numbered}}"
             known = f"{known} UNION ALL {of_openings} AND NOT {here}"
     is_wanted = f"{here} AND {affected} AND {methods}"
-    texts = {
+    texts = {  # ``found`` has these calls once more: kept for all who ask for them, with all columns, they go to files
         "is_wanted": is_wanted,
         "found": " UNION ALL ".join([f"{_OTHER} {{reads}} WHERE {IS_READ_SQL} AND {is_wanted}", *others]),
         "of_ongoing": _OF_ONGOING if len(scope.ongoing_connections) else "",
@@ -120,7 +120,7 @@ def calls_of_scope(scope: RecomputeScope, table: Table) -> CallSource:
         "openings": OPENING_CALLS[REMOTE_READ_CALLS], "clients": OPENING_CALLS[CLIENT_CALLS],
         "outcomes": OPENING_CALLS[RPC_CALLS], "connections": scope.connection_rows,
         "stored": RowsOfDates(table, scope.dates),
-        "replaced_calls": pa.table({"value": distinct_texts(scope.ongoing_calls, scope.changed_calls)}),
+        "replaced_calls": pa.table({"call_key": distinct_texts(scope.ongoing_calls, scope.changed_calls)}),
     }  # fmt: skip
     return CallSource(texts, inputs, others, has_clients=bool(scope.numbered))
 

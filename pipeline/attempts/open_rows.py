@@ -83,8 +83,7 @@ def opens_function(aliases: Mapping[str, str]) -> GroupFunction:
 
     def find(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
         facts = pa.concat_tables([parts["reads"], parts["clients"]], promote_options="default")
-        known, identities = (parts[name].drop_columns(["server_address"]) for name in ("known", "identities"))
-        facts = join_by_key(join_by_key(facts, known), identities, "connection_id")
+        facts = join_by_key(join_by_key(facts, parts["known"]), parts["identities"], "connection_id")
         servers = iterate_servers(facts, parts["connections"])
         yield _SCHEMA.empty_table()
         for _, ours, theirs in servers:

@@ -200,17 +200,21 @@ WHERE {of_sessions} GROUP BY name"""
         ``packets`` is a query for all packets since transfers.wait before the spans; ``name`` and ``at`` are the SQL of
         their series and time. Rows have the ``highest`` number before, and its packet, ``before``.
         """
-        before = f", max_by(packet_key, {number}) OVER window AS before"
+        before = f", max_by(packet_key, {number}) OVER earlier AS before"
         sql = f"""
 SELECT * FROM ({self._with_highest(packets, number, within, at, before)})
 WHERE {number} < highest AND {spans.near_sql(name, at, 0, self.wait_s)}"""
         return self.in_order(self.query(sql, spans=spans.rows))
 
     def _with_highest(self, packets: str, number: str, within: str, at: str, more: str = "") -> str:
-        """Return the query for packets with the ``highest`` number up to each, ``within`` the same, and ``more``."""
+        """Return the query for packets with the ``highest`` number up to each, ``within`` the same.
+
+        ``more``: further columns; their window is ``earlier``.
+        """
         frame = f"RANGE BETWEEN INTERVAL {self.wait_s} SECONDS PRECEDING AND CURRENT ROW"
-        window = f"(PARTITION BY {within} ORDER BY {at} {frame})"
-        return f"SELECT *, max({number}) OVER {window} AS highest{more.replace('window', window)} FROM ({packets})"
+        return f"""
+SELECT *, max({number}) OVER earlier AS highest{more} FROM ({packets})
+WINDOW earlier AS (PARTITION BY {within} ORDER BY {at} {frame})"""
 
 
 _TABLES: Final = {
@@ -262,7 +266,6 @@ def lower_sequence_sent(facts: HopFacts) -> Iterator[HopViolation]:
     spans = facts.spans_with_falls(numbers, spans, number=number, within=series, at="seen_at")
     if spans is None:
         return
-    near = spans.near_sql("m.destination_queue", "m.seen_at", facts.wait_s, facts.wait_s)
     sent_since = f"m.last_sent_at >= timestamp_micros({spans.first_at - facts.wait_s * SECOND_US})"
     of_queues = f"{sent_since} AND m.destination_queue IN (SELECT name FROM {{spans}})"
     own = "transaction_sequence_id IS NOT NULL AND sender_queue_manager = source_queue_manager"

@@ -4,6 +4,6 @@ from typing import Final
 
 CALL_RULES: Final = "e7decfb39dfae0dd"
 SESSION_RULES: Final = "5dc71b306be53f94"
-HOP_RULES: Final = "f7022643661166a9"
-CLONE_RULES: Final = "75574a4d1bc04f6e"
+HOP_RULES: Final = "e36c935512544db7"
+CLONE_RULES: Final = "b85bda4c81fe042c"
 SEQUENCE_RULES: Final = "26fbe30a2bbc660c"

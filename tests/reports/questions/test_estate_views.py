@@ -366,10 +366,10 @@ def test_quarters_of_an_hour_make_whole_days_and_hours_of_any_zone(zone, day, ho
 def test_a_large_estate_is_answered_in_seconds_with_little_memory(monkeypatch, tmp_path):
     """300 machines, 1,000 queues, 200,000 messages: some 4 s of processor time."""
     estate = planted.large_tables(machines=300, queues=1_000, messages=200_000)
+    monkeypatch.setattr("pipeline.lake.queries.duckdb_sql._MEMORY_MB", 512)
     sql = DuckDbSql(tmp_path)
     monkeypatch.setattr(in_memory_lake, "shared_sql", lambda: sql)
     views = LakeViews(InMemoryLake(None, estate))
-    sql._limit_memory(512)
     before = process_time()
     found = {name: views.answer(name) for name in ("estate_queues", "estate_flows", "estate_machines")}
     assert process_time() - before < 40
