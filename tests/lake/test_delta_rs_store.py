@@ -208,6 +208,29 @@ def test_files_all_of_whose_rows_leave_are_removed(lake, intruder, leaving, oper
     assert dict(zip(*(net[name].to_pylist() for name in ("quarantine_key", "more")), strict=True)) == came | changed
 
 
+@pytest.mark.parametrize("in_tasks", [False, True])
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize(
+    ("leaving", "operations"), [("x", "WRITE"), ("ab", "MERGE WRITE"), ("abc", "WRITE"), ("abcd", "MERGE WRITE")]
+)
+def test_rows_in_parts_replace_others_as_rows_in_memory(lake, intruder, leaving, operations, others, in_tasks):
+    for part in ("abc", "de"):
+        lake.append(QUARANTINE, rows(*((name, None, 1, NOON) for name in part)), provenance="before")
+    intruder(others)
+    parts = [rows((name, "r", 1, NOON)).to_batches() for name in ("a", "new")]
+    coming = PartitionedRows(len(parts), 0, lambda number: parts[number], in_tasks=in_tasks)
+    lake.delete_and_insert(
+        QUARANTINE, "quarantine_key", [*leaving], coming, dates=None, provenance="mine", previous_provenance="before"
+    )
+    there = [(name, None, 1) for name in "abcde" if name not in leaving]
+    there += [("a", "r", 1), ("new", "r", 1), *((f"other {number}", None, 1) for number in range(others))]
+    assert stored(lake) == sorted(there, key=str)
+    ours = [commit for commit in lake._log.commits_since(QUARANTINE, 2) if commit.provenance_json in ("before", "mine")]
+    assert [commit.operation for commit in ours] == operations.split()
+    assert [commit.provenance_json for commit in ours] == [*("before",) * (len(ours) - 1), "mine"]
+    assert ours[-1].rows_written == 2
+
+
 @pytest.mark.parametrize("as_frame", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_columns_are_set_in_the_rows_of_some_keys_and_other_rows_deleted(lake, spark, tmp_path, as_frame):
     new = pa.table({"quarantine_key": ["a", "b", "none"], "reason": ["new", None, "new"], "gone": [False, True, False]})

@@ -14,7 +14,6 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import (
     BloomFilterProperties,
     ColumnProperties,
@@ -111,7 +110,8 @@ class DeltaRsStore:
 
         Rows in memory that have the keys of rows that leave replace these in the same commit. The others are added by
         a second one, so the first one has the previous provenance. A merge would write them into the files of the rows
-        that it changes: each run would write those of the run before again.
+        that it changes: each run would write those of the run before again. Where no row leaves, all are written as
+        they come.
         """
         if is_new:
             self.create(table)
@@ -120,16 +120,37 @@ class DeltaRsStore:
             self._commit_files(table, self._write(table, change.rows), mode, note)
             return
 
-        def replace(delta: DeltaTable) -> list[DataFile]:
+        def replace(delta: DeltaTable) -> None:
             rows, gone = change if isinstance(change, Change) else change()
-            files, added = self._write_many(table, rows)
-            first = note._replace(provenance=note.previous_provenance) if files else note
-            if isinstance(gone, RowsGone):
-                self._replace(delta, table, gone, added, first)
-            return files
+            if isinstance(gone, RowsGone) and (deleted := gone.find()).num_rows:
+                self._replace(delta, table, gone, deleted, rows, note)
+            elif files := self._write(table, _in_order_of_time(table, rows) if isinstance(rows, pa.Table) else rows):
+                note.check()
+                self._add_files(delta, files, "append", note)
 
-        if files := self._retry(table, note, replace):
-            self._commit_files(table, files, "append", note)
+        self._retry(table, note, replace)
+
+    def _replace(
+        self, delta: DeltaTable, table: Table, gone: RowsGone, deleted: pa.Table, rows: RowsToWrite, note: CommitNote
+    ) -> None:
+        """Delete rows of a version, by a merge or with the files that they are in, and add others."""
+        files, added = self._write_many(table, rows)
+        changed, new = _split_by_key(added, deleted, table.key)
+        known = self._log.files(table)
+        emptied = None if known is None else find_emptied_files(self._sql, table, delta, known, gone, deleted)
+        if emptied is not None:
+            in_emptied, changed = _split_by_key(changed, emptied.keys, table.key)
+            _, deleted = _split_by_key(deleted, emptied.keys, table.key)
+            new = pa.concat_tables([in_emptied, new])
+        files += self._write(table, _in_order_of_time(table, new))
+        is_more = emptied is not None or len(files) > 0
+        if deleted.num_rows:
+            note.check()
+            first = note._replace(provenance=note.previous_provenance) if is_more else note
+            self._merge(delta, table, gone, deleted, changed, first)
+        if is_more:
+            note.check()
+            self._add_files(delta, files, "append", note, changed.num_rows, emptied)
 
     def _write_many(self, table: Table, rows: RowsToWrite) -> tuple[list[DataFile], pa.Table]:
         """Return the files that many rows are written to, or rows in memory."""
@@ -138,25 +159,6 @@ class DeltaRsStore:
             return self._write(table, rows), nothing
         batches = [*rows.read_in_driver()] if isinstance(rows, PartitionedRows) else rows.to_batches()
         return [], conform_table(table, pa.Table.from_batches(batches)) if batches else nothing
-
-    def _replace(self, delta: DeltaTable, table: Table, gone: RowsGone, added: pa.Table, note: CommitNote) -> None:
-        """Delete rows of a version, by a merge or with the files that they are in, and add others."""
-        deleted = gone.find()
-        changed, new = _split_by_key(added, deleted, table.key)
-        files = self._log.files(table) if deleted.num_rows else None
-        emptied = None if files is None else find_emptied_files(self._sql, table, delta, files, gone, deleted)
-        if emptied is not None:
-            in_emptied, changed = _split_by_key(changed, emptied.keys, table.key)
-            _, deleted = _split_by_key(deleted, emptied.keys, table.key)
-            in_time = [(name, "ascending") for name in table.event_date_columns]
-            new = pa.concat_tables([in_emptied, new]).sort_by(in_time)
-        is_more = emptied is not None or new.num_rows > 0
-        if deleted.num_rows:
-            first = note._replace(provenance=note.previous_provenance) if is_more else note
-            self._merge(delta, table, gone, deleted, changed, first)
-        if is_more:
-            note.check()
-            self._add_files(delta, self._write(table, new), "append", note, changed.num_rows, emptied)
 
     @staticmethod
     def _merge(
@@ -343,9 +345,16 @@ def _writer(table: Table) -> WriterProperties:
 
 def _split_by_key(rows: pa.Table, others: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
     """Return the rows that have the key of one of others, and the rows that do not."""
+    nothing = rows.slice(0, 0)
+    if not rows.num_rows or not others.num_rows:
+        return nothing, rows
     ours, theirs = row_codes_of_both(*(each.select(list(key)).columns for each in (rows, others)))
-    found = pa.array(np.isin(ours, theirs))
-    return rows.filter(found), rows.filter(pc.invert(found))
+    found = np.isin(ours, theirs)
+    return (rows.filter(pa.array(found)), rows.filter(pa.array(~found))) if found.any() else (nothing, rows)
+
+
+def _in_order_of_time(table: Table, rows: pa.Table) -> pa.Table:
+    return rows.sort_by([(name, "ascending") for name in table.event_date_columns])
 
 
 def _marked(rows: pa.Table, *, is_deleted: bool) -> pa.Table:
