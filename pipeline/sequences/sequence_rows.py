@@ -51,18 +51,21 @@ REMOVALS_SQL: Final = f"SELECT {', '.join(_REMOVAL_COLUMNS)} FROM {{operations}}
 """The SQL of what ``to_removals`` needs of the ``{operations}``."""
 
 
-def read_attempts_sql(condition: str = "TRUE") -> str:
-    """Return the SQL of what ``to_read_attempts`` needs of the ``{attempts}`` whose message is known.
+def read_attempts_sql(attempts_sql: str = "SELECT * FROM {attempts}") -> str:
+    """Return the SQL of what ``to_read_attempts`` needs of attempts whose message is known.
 
-    ``read_at_unknown_queue`` of an attempt says whether one at an unknown queue, of all there are, may be of its
+    ``read_at_unknown_queue`` of an attempt says whether one at an unknown queue, of all ``{attempts}``, may be of its
     message.
     """
-    known = f"FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL}"
-    others = f"(SELECT server_address, lookup_id, message_key {known} AND queue IS NULL) AS other"
+    others = (
+        f"(SELECT server_address, lookup_id, message_key FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL} AND queue IS NULL)"
+        " AS other"
+    )
     exist = " OR ".join(f"EXISTS (SELECT 1 FROM {others} WHERE {same})" for same in _SAME_MESSAGE)
     return (
         f"SELECT known.*, known.queue IS NOT NULL AND ({exist}) AS read_at_unknown_queue"
-        f" FROM (SELECT {', '.join(_READ_ATTEMPT_COLUMNS)} {known} AND {condition}) AS known"
+        f" FROM (SELECT {', '.join(_READ_ATTEMPT_COLUMNS)} FROM ({attempts_sql}) AS attempts"
+        f" WHERE {MESSAGE_KNOWN_SQL}) AS known"
     )
 
 

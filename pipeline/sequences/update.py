@@ -65,13 +65,22 @@ _CHANGED_PURGES: Final = f"""
 SELECT DISTINCT {_PLACE} AS place FROM (
   SELECT queue, server_address, {HANDLE_SQL} FROM {{feed}} WHERE {NOT_REFUSED_SQL} AND operation = 'purge'
 )"""
-# Rows of the messages ``_AffectedMessages``. One at an unknown queue may be at any queue. Place and identifier are
-# compared as one text: DuckDB compares pairs with nulls row by row.
-_ABOUT: Final = f"""(
-  {_QUEUE} || ' ' || CAST(lookup_id AS string) IN (SELECT place || ' ' || CAST(lookup_id AS string) FROM {{numbers}})
-  OR {_QUEUE} || ' ' || message_key IN (SELECT place || ' ' || message_key FROM {{keys}})
-  OR lookup_id IN (SELECT lookup_id FROM {{numbers}} WHERE place IS NULL)
-  OR message_key IN (SELECT message_key FROM {{keys}} WHERE place IS NULL))"""
+# Rows beside the messages ``_AffectedMessages`` that they are about. One at an unknown queue may be at any queue.
+_WITH_MESSAGES: Final = f"""{{rows}} AS every
+LEFT JOIN {{numbers}} AS numbered ON numbered.place = {_QUEUE} AND numbered.lookup_id = every.lookup_id
+LEFT JOIN {{keys}} AS keyed ON keyed.place = {_QUEUE} AND keyed.message_key = every.message_key
+LEFT JOIN (SELECT lookup_id FROM {{numbers}} WHERE place IS NULL) AS numbered_anywhere
+  ON numbered_anywhere.lookup_id = every.lookup_id
+LEFT JOIN (SELECT message_key FROM {{keys}} WHERE place IS NULL) AS keyed_anywhere
+  ON keyed_anywhere.message_key = every.message_key"""
+_IS_ABOUT: Final = """(numbered.lookup_id IS NOT NULL OR keyed.message_key IS NOT NULL
+  OR numbered_anywhere.lookup_id IS NOT NULL OR keyed_anywhere.message_key IS NOT NULL)"""
+_ABOUT: Final = f"SELECT every.* FROM {_WITH_MESSAGES} WHERE {_IS_ABOUT}"
+# The identifiers that attempts at these messages bind to them.
+_BOUND: Final = f"""
+SELECT DISTINCT {_QUEUE} AS place, every.lookup_id, every.message_key FROM {_WITH_MESSAGES} WHERE {_IS_ABOUT} AND (
+  every.lookup_id IS NOT NULL AND numbered.lookup_id IS NULL
+  OR every.message_key IS NOT NULL AND keyed.message_key IS NULL)"""
 _PLACES: Final = "(SELECT coalesce(place, '') FROM {numbers} UNION SELECT coalesce(place, '') FROM {keys})"
 # Moves of these messages, and purges where they are.
 _REMOVED: Final = f"""(lookup_id IS NULL OR lookup_id IN (SELECT lookup_id FROM {{numbers}}))
@@ -126,6 +135,11 @@ class _AffectedMessages(NamedTuple):
     def size(self) -> int:
         """How many numbers and keys there are."""
         return len(self.numbers) + len(self.keys)
+
+    @property
+    def fits_in_memory(self) -> bool:
+        """Whether the attempts at them may be few: nearly each number or key has one."""
+        return max(len(self.numbers), len(self.keys)) <= MAX_ROWS_IN_MEMORY
 
 
 @dataclass(slots=True)
@@ -192,7 +206,7 @@ class _ReceiveSequencesUpdate:
         messages, reads = self._read_attempts(affected)
         found = run_concurrently(
             {
-                "current": partial(self.lake.select, ACK_SEQUENCES, _ABOUT, **messages._asdict()),
+                "current": partial(self.lake.query, _ABOUT, rows=ACK_SEQUENCES, **messages._asdict()),
                 "removals": partial(self._read_removals, _REMOVED, **messages._asdict()),
             }
         )
@@ -200,19 +214,19 @@ class _ReceiveSequencesUpdate:
             rows = self.lake.map_few_groups(self._sequences(found["removals"], messages)).cast(ACK_SEQUENCES_SCHEMA)
         else:
             rows = ack_sequence_rows(to_read_attempts(reads), found["removals"], **self._settings)
-        return self.step.replace_changed(rows, found["current"])
+        return self.step.replace_changed(rows, found["current"].cast(ACK_SEQUENCES_SCHEMA))
 
     def _read_attempts(self, affected: _AffectedMessages) -> tuple[_AffectedMessages, pa.Table | None]:
         """Return these messages and all that attempts bind to them; and the attempts at them, None if they are many."""
         while True:  # nearly always once: what attempts bind together changed together
-            values: dict[str, Any] = {"attempts": RECEIVE_ATTEMPTS, **affected._asdict()}
-            reads = self.lake.query_at_most(read_attempts_sql(_ABOUT), MAX_ROWS_IN_MEMORY, **values)
-            if reads is None:
-                sql = f"SELECT DISTINCT {_MESSAGE} FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL} AND {_ABOUT}"
-                bound = self.lake.query(sql, **values)
-            else:
-                bound = self.lake.query(f"SELECT DISTINCT {_MESSAGE} FROM {{reads}}", reads=reads)
-            every = _AffectedMessages.of(*affected, bound)
+            reads: pa.Table | None = None
+            if affected.fits_in_memory:
+                reads = self.lake.query_at_most(
+                    read_attempts_sql(_ABOUT), MAX_ROWS_IN_MEMORY,
+                    attempts=RECEIVE_ATTEMPTS, rows=RECEIVE_ATTEMPTS, **affected._asdict(),
+                )  # fmt: skip
+            rows = RECEIVE_ATTEMPTS if reads is None else reads
+            every = _AffectedMessages.of(*affected, self.lake.query(_BOUND, rows=rows, **affected._asdict()))
             if every.size == affected.size:
                 return every, reads
             affected = every
@@ -227,8 +241,10 @@ class _ReceiveSequencesUpdate:
         def compute(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
             yield ack_sequence_rows(to_read_attempts(parts["reads"].drop_columns([_GROUP])), removals, **settings)
 
-        condition, messages = ("TRUE", {}) if affected is None else (_ABOUT, affected._asdict())
-        reads = BoundQuery(_grouped_attempts_sql(condition), {"attempts": RECEIVE_ATTEMPTS, **messages})
+        inputs: dict[str, QueryInput] = {"attempts": RECEIVE_ATTEMPTS}
+        if affected is not None:
+            inputs |= {"rows": RECEIVE_ATTEMPTS, **affected._asdict()}
+        reads = BoundQuery(_grouped_attempts_sql("SELECT * FROM {attempts}" if affected is None else _ABOUT), inputs)
         return GroupedQuery({"reads": reads}, (_GROUP,), compute, ACK_SEQUENCES.struct())
 
     @property
@@ -248,8 +264,8 @@ class _ReceiveSequencesUpdate:
             return self.step.replace_all(rows)
 
 
-def _grouped_attempts_sql(condition: str) -> str:
-    """Return the SQL of attempts with the group that each belongs to, of 256: messages are not split.
+def _grouped_attempts_sql(attempts_sql: str) -> str:
+    """Return the SQL of some attempts with the group that each belongs to, of 256: messages are not split.
 
     The messages of a place are told apart by lookup identifier or message_key; where some attempts have only the one
     and some only the other, all messages of the place are in one group.
@@ -258,9 +274,9 @@ def _grouped_attempts_sql(condition: str) -> str:
 SELECT every.*,
   left(md5(concat_ws(' ', {_PLACE}, CASE WHEN mixed.place IS NULL
     THEN coalesce(CAST(lookup_id AS string), message_key) END)), 2) AS {_GROUP}
-FROM ({read_attempts_sql(condition)}) AS every LEFT JOIN (
+FROM ({read_attempts_sql(attempts_sql)}) AS every LEFT JOIN (
   SELECT {_PLACE} AS place FROM (SELECT queue, server_address, lookup_id, {HANDLE_SQL}
-    FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL} AND {condition}) AS placed GROUP BY 1
+    FROM ({attempts_sql}) AS attempts WHERE {MESSAGE_KNOWN_SQL}) AS placed GROUP BY 1
   HAVING bool_or(lookup_id IS NULL) AND bool_or(lookup_id IS NOT NULL)
 ) AS mixed ON mixed.place = {_PLACE}"""
 
