@@ -362,8 +362,10 @@ WHERE connection_id IN {names} AND initiator_uptime_ms IS NOT NULL AND establish
     sql = _REQUESTS.replace("{since}", str(min((row["at"] for row in known), default=0)))
     rows = [row for row in facts.query(sql, ids=ids) if row["packet_key"] is not None] if ids else []
     order = PacketOrder.read(facts.lake, {row["packet_key"] for row in rows})
-    for identifier in sorted(ids):
-        ours = {row["packet_key"]: row for row in rows if row["initiator_queue_manager"] == identifier}
+    by_identifier: defaultdict[str, dict[str, RowDict]] = defaultdict(dict)
+    for row in rows:
+        by_identifier[row["initiator_queue_manager"]][row["packet_key"]] = row
+    for identifier, ours in sorted(by_identifier.items()):
         requests = [
             HandshakeRequest(name, row["sent_at"], row["initiator_uptime_ms"], row["last_sent_at"] or row["sent_at"])
             for name, row in ours.items()
