@@ -2,28 +2,30 @@
 
 The template is what the pipeline makes of a hundredth of the newest hour. Its rows are copied through the lake's own
 commits: for the rest of that hour with other machines and at other times, and once for each day before it, with the
-machines of the template. A copy has keys, messages and captures of its own; names of queues, packets and stubs are
-those of the template. Then each table notes that it rests on its inputs as they are now, and what it keeps of machines
-also of those of the copies, as after runs that read all of it.
+machines of the template. A copy has keys, messages and captures of its own; the key of an attempt is made of that of
+its first call, as a run makes it. Names of queues, packets and stubs are those of the template. Then each table notes
+that it rests on its inputs as they are now, and what it keeps of machines also of those of the copies, as after runs
+that read all of it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
 from pipeline.lake.lake import Lake
 from schemas import catalog
-from schemas.bronze import CAPTURE_FILES, PENDING
+from schemas.bronze import CAPTURE_FILES, PENDING, RPC_CALLS
 from schemas.hosts import HOSTS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.table import Table
+from udfs.keys import key
 
 NEWEST_HOUR_COPIES: Final = 99  # beside the template
 _COPIES_A_COMMIT: Final = 11
@@ -32,6 +34,8 @@ _OPEN: Final = (PENDING,)  # what a run keeps of open connections does not grow 
 _OF_MACHINES: Final = (HOSTS, QUEUE_ALIASES)  # each day has the same
 _MESSAGES_A_DAY: Final = 1 << 20  # by which the numbers of the messages of two days differ
 _SEQUENCE_IDS: Final = ("sequence_id", "transaction_sequence_id")  # seconds since 1970, and a number of 32 bits
+_KEYS_OF_ATTEMPTS: Final = ("attempt_key", "attempt_keys", "sighting_key")
+_STARTED_BY: Final = "started by "  # and the key of a call: so the template names an attempt
 _ADDRESS: Final = re.compile(r"10(\.\d+){3}$")
 _GUID: Final = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
@@ -48,8 +52,10 @@ class Copy:
         salt = f"'/{self.days}/{self.machines}'"
         guid = f"CAST(CAST(md5(v[:36] || {salt}) AS uuid) AS text)" if self.machines else "v[:36]"
         number = f"CAST(CAST(v[38:] AS bigint) + {_MESSAGES_A_DAY * self.days} AS text)"
+        call_key = rf"'\x20\x00\x00\x00'::blob || md5(v[{len(_STARTED_BY) + 1}:] || {salt})::blob"  # udfs.keys
         cases = [
             f"WHEN regexp_full_match(v, '[0-9a-f]{{32}}') THEN md5(v || {salt})",
+            f"WHEN starts_with(v, '{_STARTED_BY}') THEN sha256({call_key})[:32]",
             rf"WHEN regexp_full_match(v, '{_GUID}\\\d+') THEN {guid} || '\' || {number}",
         ]
         if self.machines:
@@ -89,6 +95,18 @@ class Copy:
         return name
 
 
+def _with_first_calls(rows: pa.Table, first_calls: Mapping[str, str]) -> pa.Table:
+    """Return rows that name attempts by their first calls instead of their keys; a value is a key, or several."""
+
+    def named(value: Any) -> Any:
+        return [*map(named, value)] if isinstance(value, list) else first_calls.get(value, value)
+
+    for name in {*_KEYS_OF_ATTEMPTS} & {*rows.column_names}:
+        values = pa.array(map(named, rows[name].to_pylist()), rows[name].type)
+        rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), values)
+    return rows
+
+
 def _quoted(name: str) -> str:
     return f'"{name}"'
 
@@ -100,7 +118,9 @@ class YearLake:
         """``files_a_day``: how many captures the ledger gets for each day."""
         self._lake, self._files_a_day = lake, files_a_day
         tables = (table for table in catalog.DATA_TABLES if table not in _OPEN and lake.exists(table))
-        self._template = {table: lake.select(table, "TRUE") for table in tables}
+        template = {table: lake.select(table, "TRUE") for table in tables}
+        first_calls = {key(name): _STARTED_BY + name for name in template[RPC_CALLS]["call_key"].to_pylist()}
+        self._template = {table: _with_first_calls(rows, first_calls) for table, rows in template.items()}
         self._duckdb = duckdb.connect()
 
     def rest_of_the_newest_hour(self) -> None:
