@@ -16,7 +16,6 @@ from jobs.command_line.private_folder import PRIVATE_FOLDER
 from jobs.config import Config, ConfigError
 from jobs.lake_access import lake_lease, open_lake
 from pipeline.bronze import ingest_captures
-from pipeline.bronze.decryption import DecryptionKeys, decrypt_calls
 from pipeline.bronze.input_files import InputError, InputFile, is_pipe, list_files, spool_pipe
 from pipeline.bronze.ledger_entries import (
     count_unread_packets,
@@ -24,6 +23,7 @@ from pipeline.bronze.ledger_entries import (
     line_on_captures_without_msmq,
     lines_on_times_that_go_back,
 )
+from pipeline.decryption_keys import DecryptionKeys
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.silver import update as silver_update
@@ -136,6 +136,8 @@ def read_captures_into_bronze(
     for table in map(str, ingest_captures.BRONZE_TABLES):
         outcome.tables[table] = cli.TableCounts(0, done.rows_written.get(table, 0), flagged.get(table, 0))
     if keys and not arguments.dry_run:
+        from pipeline.bronze.decryption import decrypt_calls  # noqa: PLC0415 - with ciphers, which few runs need
+
         decrypted = decrypt_calls(lake, keys, run_id=job_run.run_id, log=cli.log_progress)
         outcome.summary_fields["sealed"] = decrypted
         outcome.tables[str(RPC_CALLS)].rows_out += sum(decrypted.values())

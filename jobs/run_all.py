@@ -28,9 +28,9 @@ from jobs.lake_access import lake_lease, open_lake
 from pipeline.alerts import update as alerts_update
 from pipeline.alerts.by_clock import alerts_by_clock
 from pipeline.attempts import update as attempts_update
-from pipeline.bronze.decryption import DecryptionKeys
 from pipeline.bronze.input_files import InputFile
 from pipeline.concurrency import run_concurrently
+from pipeline.decryption_keys import DecryptionKeys
 from pipeline.findings import update as findings_update
 from pipeline.findings import update_reported_sequences, update_sessions
 from pipeline.findings.hops import update_hops

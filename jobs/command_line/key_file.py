@@ -31,7 +31,7 @@ from jobs.command_line.secret_files import (
     text_fields,
 )
 from jobs.config import ConfigError
-from pipeline.bronze.decryption import DecryptionKeys, KeytabError, NtlmKey, parse_keytab
+from pipeline.decryption_keys import DecryptionKeys, KeytabError, NtlmKey, parse_keytab
 
 KEYS_FILE_VARIABLE: Final = "MSMQ_KEYS_FILE"
 _NT_HASH: Final = re.compile(r"[0-9a-fA-F]{32}")

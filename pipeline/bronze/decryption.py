@@ -35,16 +35,12 @@ from pipeline.runs.recovery import RunMarkers
 from schemas.bronze import RPC_BINDS, RPC_CALLS
 from schemas.table import EVENT_DATE
 from udfs.sealed.call_decryption import HALVES, CallDecryption, decrypt_connection_calls
-from udfs.sealed.decryption_keys import DecryptionKeys, NtlmKey
-from udfs.sealed.kerberos_handshake import KeytabError, parse_keytab
+from udfs.sealed.decryption_keys import DecryptionKeys
 from udfs.sealed.protected_pdu import DecryptionFailure
 from udfs.sealed.security_contexts import SecurityContext, build_security_contexts
 from udfs.sealed.security_tokens import tokens_from_rows
 
 _STATE: Final = "opening"  # name of the state file
-
-# Jobs load keys, and may not import udfs.
-__all__ = ["DecryptionKeys", "KeytabError", "NtlmKey", "decrypt_calls", "decrypt_rows", "parse_keytab"]
 
 ContextsByConnection = dict[str, list[SecurityContext]]
 # Neither decrypted nor verified, with a stub left: stubs may have been removed (store.stubs).

@@ -1,11 +1,12 @@
-"""Keys for decryption of protected traffic. They stay in memory and never appear in a repr or an exception."""
+"""Keys for decryption of protected traffic. They stay in memory and never appear in a repr or an exception.
+
+Runs without keys are many: what derives keys or reads them from files is imported where it is used.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-
-from impacket.ntlm import compute_nthash
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class NtlmKey:
     @staticmethod
     def from_password(principal: str, password: str) -> NtlmKey:
         """Return the key derived from a password (NTOWFv1, [MS-NLMP] 3.3.1)."""
+        from impacket.ntlm import compute_nthash  # noqa: PLC0415
+
         return NtlmKey(principal, bytes(compute_nthash(password)))
 
     def matches_account(self, domain: str, user: str) -> bool:
@@ -47,3 +50,33 @@ class DecryptionKeys:
     def __bool__(self) -> bool:
         """Return whether there is any key."""
         return bool(self.ntlm or self.kerberos)
+
+
+class KeytabError(Exception):
+    """A file that is not a valid keytab."""
+
+
+def parse_keytab(data: bytes) -> list[KerberosKey]:
+    """Return the keys in a keytab file; raises ``KeytabError``."""
+    from impacket.krb5.keytab import Keytab  # noqa: PLC0415
+
+    from udfs.sealed.enctypes import KEY_SIZES  # noqa: PLC0415
+
+    if data[:2] != b"\x05\x02":
+        raise KeytabError("not a keytab of version 2")
+    try:
+        entries = Keytab(data).entries
+        found = [
+            KerberosKey(
+                entry.main_part["principal"].prettyPrint().decode("utf-8", "replace"),
+                int(entry.main_part["keyblock"]["keytype"]),
+                int(entry.kvno),
+                bytes(entry.main_part["keyblock"]["keyvalue"]["data"]),
+            )
+            for entry in entries if not entry.deleted
+        ]  # fmt: skip
+    except Exception:  # noqa: BLE001 - impacket's parser raises anything; its message may contain key data
+        raise KeytabError("damaged") from None
+    if any(KEY_SIZES.get(key.enctype, len(key.key)) != len(key.key) for key in found):
+        raise KeytabError("damaged")
+    return found

@@ -9,10 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from impacket.krb5.keytab import Keytab
-
 from udfs.sealed.claimed_identity import TAG_SEQUENCE, TAG_TEXT, kerberos_text, principal_name, ticket_service
-from udfs.sealed.decryption_keys import DecryptionKeys, KerberosKey
+from udfs.sealed.decryption_keys import DecryptionKeys
 from udfs.sealed.enctypes import KEY_SIZES, decrypt_and_verify
 from udfs.sealed.kerberos_session import KerberosSession, KerberosSessionKey
 from udfs.sealed.protected_pdu import DecryptionFailure
@@ -22,32 +20,6 @@ from udfs.sealed.spnego import AP_REP, AP_REQ, nested_contents
 SUPPORTED_AUTH_TYPES: Final = (AUTH_TYPE_NTLM, AUTH_TYPE_SPNEGO, AUTH_TYPE_KERBEROS)
 _USAGE_TICKET, _USAGE_AUTHENTICATOR, _USAGE_AP_REP_PART = 2, 11, 12  # key usages (RFC 4120 7.5.1)
 _TAG_INTEGER, _TAG_OCTETS = 0x02, 0x04
-
-
-class KeytabError(Exception):
-    """A file that is not a valid keytab."""
-
-
-def parse_keytab(data: bytes) -> list[KerberosKey]:
-    """Return the keys in a keytab file; raises ``KeytabError``."""
-    if data[:2] != b"\x05\x02":
-        raise KeytabError("not a keytab of version 2")
-    try:
-        entries = Keytab(data).entries
-        found = [
-            KerberosKey(
-                entry.main_part["principal"].prettyPrint().decode("utf-8", "replace"),
-                int(entry.main_part["keyblock"]["keytype"]),
-                int(entry.kvno),
-                bytes(entry.main_part["keyblock"]["keyvalue"]["data"]),
-            )
-            for entry in entries if not entry.deleted
-        ]  # fmt: skip
-    except Exception:  # noqa: BLE001 - impacket's parser raises anything; its message may contain key data
-        raise KeytabError("damaged") from None
-    if any(KEY_SIZES.get(key.enctype, len(key.key)) != len(key.key) for key in found):
-        raise KeytabError("damaged")
-    return found
 
 
 def is_ap_request(token: HandshakeToken) -> bool:
