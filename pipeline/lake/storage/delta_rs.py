@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import (
     BloomFilterProperties,
     ColumnProperties,
@@ -55,6 +56,7 @@ from pipeline.lake.storage.parquet import (
 )
 from pipeline.lake.storage.store import StoreName, statistics_property, table_properties
 from schemas.table import BINARY, EVENT_DATE, Column, Table
+from udfs.array_types import Bools
 from udfs.columns.codes import row_codes_of_both
 from udfs.prefetch import prefetch
 
@@ -135,14 +137,16 @@ class DeltaRsStore:
     ) -> None:
         """Delete rows of a version, by a merge or with the files that they are in, and add others."""
         files, added = self._write_many(table, rows)
-        changed, new = _split_by_key(added, deleted, table.key)
+        is_merged = _have_keys_of(added, deleted, table.key)
+        changed = added.filter(pa.array(is_merged))
         known = self._log.files(table)
         emptied = None if known is None else find_emptied_files(self._sql, table, delta, known, gone, deleted)
         if emptied is not None:
-            in_emptied, changed = _split_by_key(changed, emptied.keys, table.key)
-            _, deleted = _split_by_key(deleted, emptied.keys, table.key)
-            new = pa.concat_tables([in_emptied, new])
-        files += self._write(table, _in_order_of_time(table, new))
+            in_emptied = _have_keys_of(changed, emptied.keys, table.key)
+            is_merged[is_merged] = ~in_emptied
+            changed = changed.filter(pa.array(~in_emptied))
+            deleted = deleted.filter(pa.array(~_have_keys_of(deleted, emptied.keys, table.key)))
+        files += self._write(table, _in_order_of_time(table, added, ~is_merged))
         is_more = emptied is not None or len(files) > 0
         if deleted.num_rows:
             note.check()
@@ -343,18 +347,19 @@ def _writer(table: Table) -> WriterProperties:
     return WriterProperties(compression="ZSTD", max_row_group_size=rows, column_properties=columns)
 
 
-def _split_by_key(rows: pa.Table, others: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """Return the rows that have the key of one of others, and the rows that do not."""
-    nothing = rows.slice(0, 0)
-    if not rows.num_rows or not others.num_rows:
-        return nothing, rows
-    ours, theirs = row_codes_of_both(*(each.select(list(key)).columns for each in (rows, others)))
-    found = np.isin(ours, theirs)
-    return (rows.filter(pa.array(found)), rows.filter(pa.array(~found))) if found.any() else (nothing, rows)
+def _have_keys_of(rows: pa.Table, others: pa.Table, key: Sequence[str]) -> Bools:
+    """Return for each row whether another table has its key. Nulls are equal."""
+    found: Bools = pc.is_in(rows[key[0]], others[key[0]]).to_numpy()
+    if len(key) > 1 and found.any():
+        some = rows.filter(pa.array(found))
+        found[found] = np.isin(*row_codes_of_both(*(each.select(list(key)).columns for each in (some, others))))
+    return found
 
 
-def _in_order_of_time(table: Table, rows: pa.Table) -> pa.Table:
-    return rows.sort_by([(name, "ascending") for name in table.event_date_columns])
+def _in_order_of_time(table: Table, rows: pa.Table, chosen: Bools | None = None) -> pa.Table:
+    """Return rows, or the chosen ones, in the order of time; they are copied once."""
+    order = pc.sort_indices(rows, [(name, "ascending") for name in table.event_date_columns]).to_numpy()
+    return rows.take(pa.array(order if chosen is None else order[chosen[order]]))
 
 
 def _marked(rows: pa.Table, *, is_deleted: bool) -> pa.Table:
