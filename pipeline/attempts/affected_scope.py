@@ -98,7 +98,8 @@ class RecomputeScope:
     require a changed key; ``changed_calls`` are their changed, new or deleted calls. ``connection_rows`` are the rows
     of bronze.connections of these and more, ``call_count`` the number of calls to recompute; ``cancelled_requests``
     what qm2qm Starts of theirs share with cancels (``REQUEST_KEY_SQL``). At ``numbered`` servers queues are used by
-    number: the connections on which they are opened, closed and cancelled are among the rows.
+    number: the connections on which they are opened, closed and cancelled are among the rows. All requests of these
+    calls were sent at ``since`` or later, microseconds: of a busy day little is read.
     """
 
     connections: pa.Array = field(default_factory=no_texts)
@@ -110,6 +111,7 @@ class RecomputeScope:
     numbered: frozenset[str] = frozenset()
     ongoing_calls: pa.Array = field(default_factory=no_texts)
     changed_calls: pa.Array = field(default_factory=no_texts)
+    since: int = 0
 
     def __bool__(self) -> bool:
         return bool(len(self.connections) or len(self.ongoing_connections))
@@ -189,7 +191,18 @@ def find_recompute_scope(
         ongoing_calls=ongoing_calls,
         changed_calls=distinct_texts(published["call_key"]),
     )
+    scope = replace(scope, since=read_first_request(lake, scope))
     return _with_calls_by_number(lake, scope, cancels=cancels) if users else scope
+
+
+def read_first_request(lake: Lake, scope: RecomputeScope) -> int:
+    """Return when the first request of the calls of a scope was sent, microseconds; 0 where no request was captured."""
+    sql = """
+SELECT min(unix_micros(requested_at)) AS since FROM {reads}
+WHERE connection_id IN {names} OR call_key IN {ongoing_calls}"""
+    reads = RowsOfDates(REMOTE_READ_CALLS, scope.dates)
+    found = lake.query(sql, reads=reads, names=scope.connections, ongoing_calls=scope.ongoing_calls)
+    return found["since"][0].as_py() or 0
 
 
 def read_requiring_calls(lake: Lake, connections: pa.Array, keys: pa.Array, dates: Collection[date | None]) -> pa.Array:

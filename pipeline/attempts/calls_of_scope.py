@@ -27,7 +27,7 @@ from pipeline.attempts.attempt_rows import (
 from pipeline.attempts.calls.decoded_call import CALL_ROLES
 from pipeline.attempts.changed_rows import REQUEST_KEY_SQL
 from pipeline.attempts.server_openings import OPENING_CALLS, methods_condition
-from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.date_filters import dates_condition, not_before
 from pipeline.lake.queries.inputs import QueryInput, RowsOfDates
 from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import RPC_CALLS
@@ -49,9 +49,11 @@ SELECT * FROM (WITH required AS (
 )
 {_OTHER} {{reads}} WHERE {IS_READ_SQL} AND connection_id IN {{ongoing}}
   AND {_PUBLISHED}"""
+# They are in the slices of their associations; those that are wanted too are there already, in one slice.
 _OF_ONGOING: Final = """
   UNION SELECT call_key, place AS slice FROM reads JOIN places ON places.connection_id = reads.connection_id
-  WHERE reads.connection_id IN {ongoing}"""
+  WHERE reads.connection_id IN {ongoing} AND (
+    call_key NOT IN (SELECT call_key FROM wanted) OR conversation IN (SELECT conversation FROM {large}))"""
 
 
 class CallSource(NamedTuple):
@@ -102,7 +104,7 @@ def calls_of_scope(scope: RecomputeScope, table: Table) -> CallSource:
         if scope.numbered:
             of_openings = f"{_OUTCOMES.replace('{calls}', '{outcomes}')} AND server_address IN {{numbered}}"
             known = f"{known} UNION ALL {of_openings} AND NOT {here}"
-    is_wanted = f"{here} AND {affected} AND {methods}"
+    is_wanted = f"{here} AND {not_before('requested_at', scope.since)} AND {affected} AND {methods}"
     texts = {  # ``found`` has these calls once more: kept for all who ask for them, with all columns, they go to files
         "is_wanted": is_wanted,
         "found": " UNION ALL ".join([f"{_OTHER} {{reads}} WHERE {IS_READ_SQL} AND {is_wanted}", *others]),

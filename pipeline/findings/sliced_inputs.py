@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from pipeline.attempts.attempt_rows import IS_RPC_CONNECTION_SQL
 from pipeline.attempts.changed_rows import WITHOUT_BIND_SQL
-from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE
+from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPENING_CALLS
 from pipeline.attempts.server_slices import CONVERSATION_SQL, SLICE_SQL, slice_digits
-from pipeline.findings.inputs import MESSAGE_INPUT, RPC_CONNECTION_INPUT, InputQuery
+from pipeline.findings.inputs import MESSAGE_INPUT, RPC_CONNECTION_INPUT, STUB_COLUMN_TYPES, InputQuery
 from pipeline.lake.date_filters import Dates
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, QueryInput, RowsOfDates
@@ -35,11 +35,7 @@ slices AS (
   SELECT server_address, slice, min(slice) OVER (PARTITION BY server_address) AS first
   FROM (SELECT DISTINCT server_address, slice FROM slices)
 ),"""
-_FOUND: Final = """
-found AS (
-  SELECT {columns}, connection_id AS _connection, server_address AS _server, {is_opening} AS _is_opening
-  FROM {{rows}} WHERE {where}
-)"""
+_FOUND: Final = "found AS ({found})"
 # Rows pass through both joins: asked for twice they would be kept, with all columns, and go to files.
 _ROWS: Final = f"""WITH {_SLICES} {_FOUND}
 SELECT {{names}}, _server AS server_address,
@@ -91,15 +87,25 @@ class SlicedInputs(NamedTuple):
         servers = frozenset(row["server_address"] for row in counts) - {None}
         return SlicedInputs(servers if digits else frozenset(), digits)
 
-    def rows(self, query: InputQuery, where: str = "TRUE", /, **inputs: QueryInput) -> BoundQuery:
-        """Return the query for the rows of calls, or of binds, that meet a condition."""
+    def rows(
+        self, query: InputQuery, where: str = "TRUE", openings: str | None = None, /, **inputs: QueryInput
+    ) -> BoundQuery:
+        """Return the query for the rows of calls, or of binds, that meet a condition.
+
+        ``openings``: the condition of further calls that open and close queues, which are read without their stubs.
+        """
         is_opening = "FALSE" if "opnum" not in query.table.names else _IS_OPENING
-        texts = {
-            "columns": ", ".join(query.columns),
-            "names": ", ".join(f"found.{name}" for name in map(_name, query.columns) if name != "server_address"),
-            "is_opening": is_opening.replace("interface_name", query.interface_sql),
-            "where": f"{query.where} AND {where}".replace("interface_name", query.interface_sql),
-        }
+        parts = [("rows", query.columns, where)]
+        if openings is not None and query.table in OPENING_CALLS:
+            parts.append(("openings", tuple(map(_without_stub, query.columns)), f"{is_opening} AND {openings}"))
+            inputs["openings"] = OPENING_CALLS[query.table]
+        found = " UNION ALL ".join(
+            f"SELECT {', '.join(columns)}, connection_id AS _connection, server_address AS _server,"
+            f" {is_opening} AS _is_opening FROM {{{rows}}} WHERE {query.where} AND {condition}"
+            for rows, columns, condition in parts
+        )
+        names = ", ".join(f"found.{name}" for name in map(_name, query.columns) if name != "server_address")
+        texts = {"found": found.replace("interface_name", query.interface_sql), "names": names}
         return self._bound(_ROWS, _WHOLE_ROWS, texts, {"rows": query.table, **inputs})
 
     def messages(self, where: str = "TRUE", dates: Dates | None = None, /, **inputs: QueryInput) -> BoundQuery:
@@ -125,6 +131,12 @@ class SlicedInputs(NamedTuple):
         """Return a query for slices; ``whole`` is the same for servers that have one slice each."""
         text = (sql if self.sliced else whole).format(digits=self.digits, **texts)
         return BoundQuery(text, {"connections": CONNECTIONS, "sliced": self.sliced, **inputs})
+
+
+def _without_stub(column: str) -> str:
+    """Return a column, or null for one that is made of stubs."""
+    name = _name(column)
+    return f"CAST(NULL AS {STUB_COLUMN_TYPES[name]}) AS {name}" if name in STUB_COLUMN_TYPES else column
 
 
 def _name(column: str) -> str:

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from pipeline.arrow_rows import distinct_texts, encode_texts, is_in, release_unused_memory, unique_rows
 from pipeline.attempts.changed_rows import CHANGED_CONNECTIONS_QUERY, connections_before_change
-from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPENING_CALLS
+from pipeline.attempts.server_openings import OPENING_CALLS
 from pipeline.attempts.server_slices import SLICE_KEYS
 from pipeline.concurrency import run_concurrently
 from pipeline.findings import duplicate_machines, evaluate, queue_inputs
@@ -68,7 +68,7 @@ from pipeline.findings.rules.versions import CALL_RULES
 from pipeline.findings.session_findings import SESSION_SCOPE
 from pipeline.findings.sliced_inputs import IS_FIRST, IS_OWN, SlicedInputs
 from pipeline.findings.update_reported_sequences import SEQUENCE_SCOPE
-from pipeline.lake.date_filters import Dates
+from pipeline.lake.date_filters import Dates, not_before
 from pipeline.lake.incremental import (
     CODE_VERSION,
     DerivedTable,
@@ -77,7 +77,7 @@ from pipeline.lake.incremental import (
     commits_with_provenance,
 )
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import GroupedQuery, GroupFunction, QueryAnswers, Values
+from pipeline.lake.queries.inputs import GroupedQuery, GroupFunction, QueryAnswers, RowsOfDates, Values
 from pipeline.silver.machines import names_in_gold
 from pipeline.silver.update import DECODED, STUBS_EMPTIED_PROVENANCE
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
@@ -98,12 +98,6 @@ _EXPLAINABLE_RULES: Final = ("P11", "R57", "R61", "R64", "R73")  # another assoc
 _MOVE_OPNUMS: Final = (10, 15)  # of RemoteRead: the first and last method that uses what moves open
 _CALL_PARTS: Final = ("calls", "reads", "clients", "management")
 _DECODED_PARTS: Final = (*_CALL_PARTS[1:], "messages", "changed", "managed")
-_OPENS_OR_CLOSES: Final = f"coalesce({IS_OPEN_OR_CLOSE}, FALSE)"
-# The calls of affected connections, and all calls that open or close at affected servers.
-_AFFECTED_CALLS: Final = (
-    f"((NOT {_OPENS_OR_CLOSES} AND connection_id IN {{names}})"
-    f" OR ({_OPENS_OR_CLOSES} AND server_address IN {{servers}}))"
-)
 _SLICE: Final = SLICE_KEYS[1]
 
 
@@ -352,6 +346,12 @@ class _FindingsUpdate:
         columns = ("call_key", *stub_column_expressions(stubs_kept=self.stubs))
         return InputQuery(RPC_CALLS, columns, f"interface_name = '{QMMGMT_NAME}'")
 
+    def _first_request(self, connections: pa.Array, dates: Dates | None) -> int:
+        """Return when the first request on some connections, which are of some dates, was sent, microseconds; or 0."""
+        sql = "SELECT min(unix_micros(request_at)) AS since FROM {calls} WHERE connection_id IN {names}"
+        found = self.lake.query(sql, calls=RowsOfDates(RPC_CALLS, dates), names=connections)
+        return found["since"][0].as_py() or 0
+
     def _findings_of_calls(self, affected: AffectedAssociations | None, dates: Dates | None = None) -> GroupedQuery:
         """Return the query for the findings of what is affected, or of all calls; ``dates``: of the messages read."""
         where: dict[str, str] = {}
@@ -359,13 +359,19 @@ class _FindingsUpdate:
         queries, changed = self._inputs, None if affected is None else affected.calls
         if changed is not None:
             queries["calls"] = calls_with_stub_columns(stubs_kept=False)
+        openings: str | None = None
         if affected is not None:
-            where = dict.fromkeys(_CALL_PARTS, _AFFECTED_CALLS)
-            where |= {"connections": "server_address IN {servers}", "binds": "connection_id IN {names}"}
-            where["messages"] = where["binds"]
+            of_servers, of_names = "server_address IN {servers}", "connection_id IN {names}"
+            openings = f"{of_servers} AND connection_id NOT IN {{names}}"
+            since = self._first_request(affected.connections, dates)
+            where = dict.fromkeys(_CALL_PARTS, f"{of_names} AND {not_before('requested_at', since)}")
+            where |= {"calls": f"{of_names} AND {not_before('request_at', since)}", "binds": of_names}
+            where |= {"connections": of_servers, "messages": of_names}
             inputs = {"names": affected.connections, "servers": affected.servers}
         slices = SlicedInputs.of(self.lake)
-        parts = {name: slices.rows(query, where.get(name, "TRUE"), **inputs) for name, query in queries.items()}
+        parts = {
+            name: slices.rows(query, where.get(name, "TRUE"), openings, **inputs) for name, query in queries.items()
+        }
         parts["connections"] = slices.connections(where.get("connections", "TRUE"), **inputs)
         parts["messages"] = slices.messages(where.get("messages", "TRUE"), dates, **inputs)
         if changed is not None:

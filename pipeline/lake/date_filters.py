@@ -54,6 +54,14 @@ def dates_condition(dates: Dates | None, column: str = EVENT_DATE) -> str:
     return f"({' OR '.join(conditions)})" if conditions else "FALSE"
 
 
+def not_before(column: str, since_us: int) -> str:
+    """Return the SQL condition that a time is null, or not before another one, microseconds.
+
+    Of a busy day only the parts of files with such times are read.
+    """
+    return f"({column} IS NULL OR {column} >= timestamp_micros({since_us}))"
+
+
 def utc_date_sql(time: str) -> str:
     """Return the SQL of the UTC date of a time, given as SQL, whatever the session's time zone."""
     return f"date_from_unix_date(CAST(floor(unix_micros({time}) / {DAY_US}) AS int))"

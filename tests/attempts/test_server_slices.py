@@ -16,7 +16,7 @@ from engines import shared_sql
 from example_counts import examples
 from pipeline.arrow_rows import NO_TEXTS, distinct_texts
 from pipeline.attempts import attempt_rows, dependency_keys, server_slices
-from pipeline.attempts.affected_scope import RecomputeScope, read_requiring_calls
+from pipeline.attempts.affected_scope import RecomputeScope, read_first_request, read_requiring_calls
 from pipeline.attempts.attempt_rows import attempts_function
 from pipeline.attempts.calls.decoded_call import Clocks
 from pipeline.attempts.changed_rows import REQUEST_KEY_SQL, RPC_CONNECTIONS_QUERY
@@ -102,7 +102,7 @@ def scope_of(tables, connections, *, goes_on):
     keys = lake.query(f"SELECT DISTINCT explode({published}) AS key FROM {{reads}}", reads=REMOTE_READ_CALLS)
     sql = f"SELECT {REQUEST_KEY_SQL} AS request FROM {{reads}} WHERE protocol = 'qm2qm' AND opnum = 5"
     names = pa.array(sorted(connections), pa.string())
-    return RecomputeScope(
+    scope = RecomputeScope(
         connections=NO_TEXTS if goes_on else names,
         ongoing_connections=names if goes_on else NO_TEXTS,
         dates=frozenset([None]),
@@ -112,6 +112,7 @@ def scope_of(tables, connections, *, goes_on):
         numbered=frozenset([SERVER]),
         ongoing_calls=read_requiring_calls(lake, names, distinct_texts(keys["key"]), [None]) if goes_on else NO_TEXTS,
     )
+    return replace(scope, since=read_first_request(lake, scope))
 
 
 def scope_is_a_part(seed, tables, ends, whole, *, may_go_on):

@@ -9,7 +9,7 @@ from jobs import run_all
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.storage.file_log import FileLog
 
-MOST_QUERIES, MOST_FEEDS = 175, 55
+MOST_QUERIES, MOST_FEEDS = 176, 55
 
 
 @pytest.fixture

@@ -5,5 +5,5 @@ from typing import Final
 CALL_RULES: Final = "e7decfb39dfae0dd"
 SESSION_RULES: Final = "5dc71b306be53f94"
 HOP_RULES: Final = "e36c935512544db7"
-CLONE_RULES: Final = "b85bda4c81fe042c"
+CLONE_RULES: Final = "df89fd4111bebc2f"
 SEQUENCE_RULES: Final = "26fbe30a2bbc660c"
