@@ -10,9 +10,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
-# Two processes, each with a Spark session (4 GB); three are no quicker on two cores. The tests of a file run in one
-# process, because they share fixtures.
-PYTEST := .venv/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Three processes, each with a Spark session (5 GB): two wait for a quarter of the time, on two cores. The tests of a
+# file run in one process, because they share fixtures.
+PYTEST := .venv/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?=
 FUZZ ?=
 FUZZ_SECONDS ?= 20
