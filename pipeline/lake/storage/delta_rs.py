@@ -112,8 +112,7 @@ class DeltaRsStore:
 
         Rows in memory that have the keys of rows that leave replace these in the same commit. The others are added by
         a second one, so the first one has the previous provenance. A merge would write them into the files of the rows
-        that it changes: each run would write those of the run before again. Where no row leaves, all are written as
-        they come.
+        that it changes: each run would write those of the run before again.
         """
         if is_new:
             self.create(table)
@@ -124,23 +123,21 @@ class DeltaRsStore:
 
         def replace(delta: DeltaTable) -> None:
             rows, gone = change if isinstance(change, Change) else change()
-            if isinstance(gone, RowsGone) and (deleted := gone.find()).num_rows:
-                self._replace(delta, table, gone, deleted, rows, note)
-            elif files := self._write(table, _in_order_of_time(table, rows) if isinstance(rows, pa.Table) else rows):
-                note.check()
+            if isinstance(gone, RowsGone):
+                self._replace(delta, table, gone, rows, note)
+            elif files := self._write(table, rows):
                 self._add_files(delta, files, "append", note)
 
         self._retry(table, note, replace)
 
-    def _replace(
-        self, delta: DeltaTable, table: Table, gone: RowsGone, deleted: pa.Table, rows: RowsToWrite, note: CommitNote
-    ) -> None:
+    def _replace(self, delta: DeltaTable, table: Table, gone: RowsGone, rows: RowsToWrite, note: CommitNote) -> None:
         """Delete rows of a version, by a merge or with the files that they are in, and add others."""
+        deleted, emptied = gone.find(), None
         files, added = self._write_many(table, rows)
         is_merged = _have_keys_of(added, deleted, table.key)
         changed = added.filter(pa.array(is_merged))
-        known = self._log.files(table)
-        emptied = None if known is None else find_emptied_files(self._sql, table, delta, known, gone, deleted)
+        if deleted.num_rows and (known := self._log.files(table)) is not None:
+            emptied = find_emptied_files(self._sql, table, delta, known, gone, deleted)
         if emptied is not None:
             in_emptied = _have_keys_of(changed, emptied.keys, table.key)
             is_merged[is_merged] = ~in_emptied
