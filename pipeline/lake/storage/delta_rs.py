@@ -353,10 +353,10 @@ def _have_keys_of(rows: pa.Table, others: pa.Table, key: Sequence[str]) -> Bools
     return found
 
 
-def _in_order_of_time(table: Table, rows: pa.Table, chosen: Bools | None = None) -> pa.Table:
-    """Return rows, or the chosen ones, in the order of time; they are copied once."""
+def _in_order_of_time(table: Table, rows: pa.Table, chosen: Bools) -> pa.Table:
+    """Return the chosen rows, in the order of time; they are copied once."""
     order = pc.sort_indices(rows, [(name, "ascending") for name in table.event_date_columns]).to_numpy()
-    return rows.take(pa.array(order if chosen is None else order[chosen[order]]))
+    return rows.take(pa.array(order[chosen[order]]))
 
 
 def _marked(rows: pa.Table, *, is_deleted: bool) -> pa.Table:
